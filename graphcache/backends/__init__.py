@@ -1,0 +1,1 @@
+"""Backends: what compiles, saves and loads graphs."""

@@ -1,0 +1,1 @@
+"""Compilation: one at a time per key, in line or in workers."""

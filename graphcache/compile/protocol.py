@@ -1,0 +1,58 @@
+"""What a supplier is: it gets graphs that are not resident, in line or in the background."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from graphcache.backends.protocol import Graph
+from graphcache.key import GraphKey
+
+
+class Supplied(NamedTuple):
+    """A graph that was fetched: where it came from (``load`` or ``compile``), and what that took."""
+
+    key: GraphKey
+    graph: Graph
+    source: str
+    seconds: float
+
+
+class Failed(NamedTuple):
+    """A request that came to nothing, and why, in one word for counting and in full for people."""
+
+    key: GraphKey
+    reason: str
+    error: Exception
+
+
+class Supplier(Protocol):
+    """Gets graphs for the cache: from a store where it can, else from the compiler."""
+
+    background: bool
+    """Whether ``request`` works beside the steps; else the cache fetches upgrades in line."""
+
+    def fetch(self, key: GraphKey) -> Supplied:
+        """Load or compile one graph, and wait for it; called on the runner's thread.
+
+        Raises:
+            CompileError: the compiler failed, now or a short while ago.
+            LoadError: what was compiled can't be loaded.
+        """
+        ...
+
+    def stored(self, key: GraphKey) -> bool:
+        """Say whether an artifact is there, so that ``fetch`` would load rather than compile."""
+        ...
+
+    def request(self, key: GraphKey) -> None:
+        """Ask for one graph without waiting; asking twice is asking once."""
+        ...
+
+    def ready(self) -> Sequence[Supplied | Failed]:
+        """Hand over what has become ready since the last call, loaded here, on the runner's thread."""
+        ...
+
+    def close(self) -> None:
+        """Give up what is under way, and leave no process, file or lock behind."""
+        ...

@@ -1,0 +1,1 @@
+"""Eviction orders: which graph leaves first."""

@@ -1,0 +1,1 @@
+"""Policies: which graphs a batch runs, and what is loaded and evicted."""

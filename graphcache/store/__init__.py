@@ -1,0 +1,1 @@
+"""Stores: artifacts that outlive the process."""

@@ -1,0 +1,68 @@
+"""What a store is: it keeps bytes under digests, and knows nothing of graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What an entry says of itself, in its header.
+
+    ``namespace`` and ``key`` are the full text of both, compared when the entry is read; ``facts`` are
+    the namespace's labelled facts; ``payload_digest`` is the SHA-256 of the payload in hex, ``seconds``
+    what the compile took, ``created`` the wall clock's seconds since 1970 (told to people, never relied
+    on), ``meta`` whatever plain JSON the backend needs beside the payload.
+    """
+
+    namespace: str
+    key: str
+    payload_bytes: int
+    payload_digest: str
+    seconds: float = 0.0
+    created: float = 0.0
+    facts: tuple[tuple[str, str], ...] = ()
+    meta: dict[str, Any] = field(default_factory=dict)
+    seal: str = ""
+
+
+class Stored(NamedTuple):
+    """One entry, verified: its record, and its payload."""
+
+    record: Record
+    payload: bytes
+
+
+class Store(Protocol):
+    """Keeps entries by digest (`graphcache.fingerprint.entry_digest` of namespace and key).
+
+    Wrapping one store in another adds sealing, tiers, or makes it read-only.
+    """
+
+    def get(self, digest: str) -> Stored | None:
+        """Return a verified entry, or None where there is none.
+
+        Raises:
+            CorruptError: there was one, and it was bad; it has been put aside, so the next ask is a miss.
+            StoreError: the store can't be read.
+        """
+        ...
+
+    def put(self, digest: str, record: Record, payload: bytes) -> None:
+        """Keep an entry, whole or not at all; replaces one that is there.
+
+        Raises:
+            StoreFullError: no space, or over the bound.
+            StoreError: the store can't be written.
+        """
+        ...
+
+    def delete(self, digest: str) -> bool:
+        """Remove an entry; say whether there was one."""
+        ...
+
+    def scan(self) -> Iterator[tuple[str, Record]]:
+        """Yield digest and record of each entry; payloads are not read."""
+        ...

