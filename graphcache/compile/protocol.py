@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from graphcache.backends.protocol import Graph
 from graphcache.key import GraphKey
 
 
 class Supplied(NamedTuple):
-    """A graph that was fetched: where it came from (``load`` or ``compile``), and what that took."""
+    """A graph that was fetched: where it came from, and what that took.
+
+    ``saved_seconds`` are the compile seconds that a stored artifact avoided.
+    """
 
     key: GraphKey
     graph: Graph
-    source: str
+    source: Literal["load", "compile"]
     seconds: float
+    saved_seconds: float = 0.0
 
 
 class Failed(NamedTuple):

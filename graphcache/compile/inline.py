@@ -1,0 +1,180 @@
+"""Graphs fetched in line: from the store where it has them, else compiled while the caller waits."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from graphcache.backends.protocol import Artifact, Backend, Graph
+from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.single_flight import SingleFlight
+from graphcache.errors import CompileError, CorruptError, LoadError, StoreError, StoreFullError
+from graphcache.fingerprint import Facts, entry_digest, facts, namespace_digest
+from graphcache.key import GraphKey
+from graphcache.stats import Stats
+from graphcache.store.protocol import Record, Store, Stored
+
+Exclusive = Callable[[str], AbstractContextManager[object]]
+
+
+def backend_facts(backend: Backend) -> Facts:
+    """Return the namespace's facts: this package's own, then the backend's."""
+    return facts(backend.fingerprint())
+
+
+class Shelf:
+    """One namespace of one store, as a backend's artifacts: no fault of the store gets past it."""
+
+    def __init__(self, store: Store | None, backend: Backend, stats: Stats) -> None:
+        self.facts = backend_facts(backend)
+        self.namespace = namespace_digest(self.facts)
+        self.persists = store is not None and backend.persists
+        self._store = store
+        self._stats = stats
+
+    def digest(self, key: GraphKey) -> str:
+        """Return the digest under which the store keeps this key."""
+        return entry_digest(self.namespace, key)
+
+    def get(self, key: GraphKey) -> Stored | None:
+        """Return this key's verified entry, or None: a bad one is counted, and is a miss."""
+        if self._store is None or not self.persists:
+            return None
+        try:
+            stored = self._store.get(self.digest(key))
+        except CorruptError as error:
+            self._stats.fault("corrupt-entry", error)
+            return None
+        except (StoreError, OSError) as error:
+            self._stats.fault("store-read", error)
+            return None
+        if stored and (stored.record.namespace, stored.record.key) != (self.namespace, str(key)):
+            self._stats.fault("wrong-entry", CorruptError(f"the entry of {key} is another key's"))
+            return None
+        return stored
+
+    def put(self, key: GraphKey, artifact: Artifact, seconds: float) -> None:
+        """Keep an artifact; a full or broken store costs the next process a compile, and is counted."""
+        if self._store is None or not self.persists or artifact.payload is None:
+            return
+        record = Record(
+            namespace=self.namespace,
+            key=str(key),
+            payload_bytes=len(artifact.payload),
+            payload_digest=hashlib.sha256(artifact.payload).hexdigest(),
+            seconds=seconds,
+            created=time.time(),
+            facts=self.facts,
+            meta=artifact.meta,
+        )
+        try:
+            self._store.put(self.digest(key), record, artifact.payload)
+        except StoreFullError as error:
+            self._stats.fault("store-full", error)
+        except (StoreError, OSError) as error:
+            self._stats.fault("store-write", error)
+
+    def drop(self, key: GraphKey) -> None:
+        """Remove an entry that can't be loaded, so that it is compiled anew."""
+        if self._store is not None:
+            try:
+                self._store.delete(self.digest(key))
+            except (StoreError, OSError) as error:
+                self._stats.fault("store-delete", error)
+
+
+class InlineSupplier:
+    """Fetches each graph while its caller waits: one at a time per key, the store before the compiler.
+
+    ``exclusive`` returns, for an entry's digest, a context that only one process of this host enters at a
+    time.  A compile that failed is remembered for ``forget_seconds`` of ``clock``.
+    """
+
+    background = False
+
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store | None = None,
+        *,
+        stats: Stats | None = None,
+        exclusive: Exclusive | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        forget_seconds: float = 300.0,
+    ) -> None:
+        self.backend = backend
+        self.stats = stats or Stats()
+        self.shelf = Shelf(store, backend, self.stats)
+        self._exclusive = exclusive or (lambda digest: nullcontext())
+        self._clock = clock
+        self._forget_seconds = forget_seconds
+        self._flight: SingleFlight[Supplied] = SingleFlight()
+        self._failures: dict[GraphKey, tuple[float, CompileError]] = {}
+
+    def fetch(self, key: GraphKey) -> Supplied:
+        """Load or compile one graph, and wait for it.
+
+        Raises:
+            CompileError: the compiler failed, now or less than ``forget_seconds`` ago.
+            LoadError: what was compiled just now can't be loaded.
+        """
+        return self._flight.do(key, lambda: self._loaded(key) or self._compiled(key))
+
+    def stored(self, key: GraphKey) -> bool:
+        """Say whether the store has a good entry for this key."""
+        return self.shelf.get(key) is not None
+
+    def request(self, key: GraphKey) -> None:
+        """Do nothing: there is nobody to work in the background."""
+
+    def ready(self) -> Sequence[Supplied | Failed]:
+        """Return nothing: there is nobody to work in the background."""
+        return ()
+
+    def close(self) -> None:
+        """Hold nothing that would have to be given back."""
+
+    def _loaded(self, key: GraphKey) -> Supplied | None:
+        began = self._clock()
+        stored = self.shelf.get(key)
+        if stored is None:
+            return None
+        try:
+            graph = self.backend.load(key, Artifact(payload=stored.payload, meta=stored.record.meta))
+        except LoadError as error:
+            self.stats.fault("load", error)
+            self.shelf.drop(key)
+            return None
+        seconds = self._clock() - began
+        return Supplied(key, graph, "load", seconds, max(0.0, stored.record.seconds - seconds))
+
+    def _compiled(self, key: GraphKey) -> Supplied:
+        self._raise_remembered(key)
+        with self._exclusive(self.shelf.digest(key)):
+            made_meanwhile = self._loaded(key)
+            if made_meanwhile:
+                return made_meanwhile
+            began = self._clock()
+            artifact = self._compile(key)
+            graph: Graph = self.backend.load(key, artifact)
+            seconds = self._clock() - began
+            self.shelf.put(key, artifact, seconds)
+        return Supplied(key, graph, "compile", seconds)
+
+    def _compile(self, key: GraphKey) -> Artifact:
+        try:
+            return self.backend.compile(key)
+        except Exception as cause:
+            error = CompileError(key, cause)
+            self._failures[key] = (self._clock() + self._forget_seconds, error)
+            raise error from cause
+
+    def _raise_remembered(self, key: GraphKey) -> None:
+        until, error = self._failures.get(key, (0.0, None))
+        if error is None:
+            return
+        if self._clock() < until:
+            raise error
+        del self._failures[key]

@@ -1,0 +1,66 @@
+"""What the policies share that decide by a fixed rule: an eviction order beside the rule."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from graphcache.batch import Batch, Plan
+from graphcache.eviction.lru import Lru
+from graphcache.eviction.protocol import Eviction
+from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.protocol import Action, Ladders, State, View
+
+
+@lru_cache(maxsize=4096)
+def prefill(seq_len: int, mode: MaskMode) -> GraphKey:
+    """Return the key of a one-row prefill graph; equal questions get the same object."""
+    return GraphKey(rows=1, seq_len=seq_len, mode=mode)
+
+
+class Static(ABC):
+    """A rule from batch to plan, with an `Eviction` that says what leaves; the state is the eviction's."""
+
+    modes: tuple[MaskMode, ...]
+    """The mask modes that the rule asks for."""
+
+    def __init__(self, ladders: Ladders, eviction: Eviction | None = None) -> None:
+        self.ladders = ladders
+        self.eviction = eviction or Lru()
+
+    @abstractmethod
+    def plan(self, batch: Batch, view: View, state: State) -> Plan:
+        """Return the launches for this batch."""
+
+    def start(self, saved: Any = None) -> State:
+        """Return the eviction's state."""
+        return self.eviction.start(saved)
+
+    def save(self, state: State) -> Any:
+        """Return the eviction's state as plain JSON values."""
+        return self.eviction.save(state)
+
+    def advance(self, state: State, batch: Batch, plan: Plan, view: View) -> tuple[State, Sequence[Action]]:
+        """Tell the eviction what ran; never ask for more than the batch does."""
+        for launch in plan.launches:
+            self.eviction.on_hit(state, launch.key)
+        return state, ()
+
+    def inserted(self, state: State, key: GraphKey, view: View) -> State:
+        """Tell the eviction what became resident."""
+        self.eviction.on_insert(state, key)
+        return state
+
+    def victim(self, state: State, key: GraphKey, candidates: Sequence[GraphKey], view: View) -> GraphKey:
+        """Let the eviction choose."""
+        return self.eviction.victim(state, candidates)
+
+    def warm_keys(self) -> Iterable[GraphKey]:
+        """List the rule's graphs, the longest first: each serves all that is shorter."""
+        return [
+            prefill(seq_len, mode)
+            for seq_len in reversed(self.ladders.prefill.sizes)
+            for mode in sorted(self.modes, key=lambda mode: mode is not MaskMode.CUSTOM)
+        ]
