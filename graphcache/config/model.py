@@ -1,0 +1,140 @@
+"""A whole configuration, and how it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from pydantic import Field, PrivateAttr, ValidationError, model_validator
+
+from graphcache.config.document import Document, read_document
+from graphcache.config.problems import config_error
+from graphcache.config.sections import (
+    AnyLadder,
+    BackendName,
+    BudgetSection,
+    EvictionName,
+    FilePath,
+    LaddersSection,
+    Named,
+    PolicyName,
+    Pow2Ladder,
+    Section,
+    StoreSection,
+)
+from graphcache.errors import ConfigError, UnknownNameError
+from graphcache.policy.protocol import Budget, Ladders
+
+OnMissName: TypeAlias = Literal["compile", "fallback", "log", "raise"]
+
+LEAST_TOKENS = 128
+"""Where a ladder of tokens begins unless it says otherwise."""
+MOST_TOKENS = 16384
+"""Where it ends if neither it nor the server says so."""
+
+
+class Config(Section):
+    """Everything that can be configured; the fields are those of the YAML file."""
+
+    policy: PolicyName = Field(description="Which graphs a batch runs.")
+    ladder: AnyLadder | None = Field(
+        default=None, description="Sizes in tokens that graphs are compiled for."
+    )
+    dimensions: LaddersSection = Field(
+        default=LaddersSection(), alias="ladders", description="Ladders of single dimensions."
+    )
+    bounds: BudgetSection = Field(
+        default=BudgetSection(), alias="budget", description="How much may be resident."
+    )
+    eviction: EvictionName = Field(
+        default=Named(name="lru"), description="Which resident graph leaves first."
+    )
+    on_miss: OnMissName = Field(
+        default="compile", description="What a step does whose graph is not resident."
+    )
+    frozen_on_miss: OnMissName | None = Field(default=None, description="The same after warm-up.")
+    max_slowdown: float | None = Field(
+        default=None, ge=1.0, description="How many times slower than the wanted graph a fallback may run."
+    )
+    store: StoreSection | None = Field(
+        default=StoreSection(), description="Artifacts on disk; null keeps none."
+    )
+    backend: BackendName = Field(
+        default=Named(name="inductor"), description="What compiles and loads graphs."
+    )
+    profile: str | None = Field(default=None, description="Cost profile: a shipped one's name, or a path.")
+    record: FilePath | None = Field(
+        default=None, description="A file to which every step's batch is written."
+    )
+    strict: bool = Field(default=False, description="Raise faults of the cache instead of surviving them.")
+
+    _document: Document = PrivateAttr(Document("configuration", {}))
+
+    @model_validator(mode="after")
+    def _one_prefill_ladder(self) -> Config:
+        if self.ladder is not None and self.dimensions.prefill is not None:
+            raise ConfigError("ladders.prefill: given beside ladder; allowed: one of the two")
+        return self
+
+    @property
+    def budget(self) -> Budget:
+        """How much may be resident, as the cache takes it."""
+        return Budget(self.bounds.graphs, self.bounds.bytes)
+
+    def ladders(
+        self, *, max_tokens: int | None = None, max_rows: int = 1, max_cached: int | None = None
+    ) -> Ladders:
+        """Build the ladders; the server's limits, in tokens and rows, stand in for ends that were left out.
+
+        Raises:
+            LadderError: a ladder does not increase, as with a ``min`` above the server's limit.
+        """
+        prefill = self.ladder or self.dimensions.prefill or Pow2Ladder()
+        rows = self.dimensions.rows or Pow2Ladder()
+        decode = self.dimensions.decode or (Pow2Ladder() if max_cached else None)
+        return Ladders(
+            prefill=prefill.build(LEAST_TOKENS, max_tokens or MOST_TOKENS),
+            rows=rows.build(1, max_rows),
+            decode=decode.build(LEAST_TOKENS, max_cached or MOST_TOKENS) if decode else None,
+        )
+
+    def place(self, *location: int | str) -> str:
+        """Return where a field stands, as ``file:line: field``, for messages about its value."""
+        return f"{self._document.place(location)}: {'.'.join(map(str, location))}"
+
+
+def load_config(source: str | Path | Mapping[str, Any]) -> Config:
+    """Read a configuration: a shipped policy's name, the path of a YAML file, or the fields themselves.
+
+    Raises:
+        ConfigError: a problem a line, each naming file, line, field, value and what is allowed.
+        UnknownNameError: no such policy is shipped; or the only problem is a name that no table holds.
+    """
+    document = _document_of(source)
+    try:
+        config = Config.model_validate(document.fields)
+    except ValidationError as invalid:
+        raise config_error(invalid, document) from None
+    config._document = document
+    return config
+
+
+def shipped_policies() -> dict[str, Path]:
+    """Return the configurations that come with the package, by name."""
+    folder = Path(str(files("graphcache"))) / "policies"
+    if not folder.is_dir():  # an editable checkout
+        folder = Path(__file__).parents[2] / "policies"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def _document_of(source: str | Path | Mapping[str, Any]) -> Document:
+    if isinstance(source, Mapping):
+        return Document("configuration", dict(source))
+    if isinstance(source, Path) or "/" in source or Path(source).suffix in (".yaml", ".yml"):
+        return read_document(Path(source).expanduser())
+    shipped = shipped_policies()
+    if source not in shipped:
+        raise UnknownNameError.among("policy file", source, [*shipped, "or the path of a YAML file"])
+    return read_document(shipped[source])
