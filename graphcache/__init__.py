@@ -2,16 +2,21 @@
 
 from graphcache._version import __version__
 from graphcache.batch import Batch, Launch, Layout, Plan, Sequence
+from graphcache.cache import GraphCache, OnMiss
 from graphcache.key import GraphKey, MaskMode, dominates
 from graphcache.ladder import Ladder
+from graphcache.step import Outcome
 
 __all__ = [
     "Batch",
+    "GraphCache",
     "GraphKey",
     "Ladder",
     "Launch",
     "Layout",
     "MaskMode",
+    "OnMiss",
+    "Outcome",
     "Plan",
     "Sequence",
     "__version__",

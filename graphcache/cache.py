@@ -1,0 +1,452 @@
+"""The coordinator: joins policy, residency, supplier and statistics."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from functools import lru_cache, partial
+from typing import Any
+
+from graphcache.backends.protocol import EvictUnit, Graph
+from graphcache.batch import Batch, Launch, Plan, Sequence
+from graphcache.compile.protocol import Failed, Supplied, Supplier
+from graphcache.compile.single_flight import SingleFlight
+from graphcache.costs import Costs, PaddedWork
+from graphcache.errors import BudgetError, ClosedError, CompileError, FrozenError, GraphCacheError, LoadError
+from graphcache.key import GraphKey
+from graphcache.policy.protocol import Action, Budget, Evict, Policy, View
+from graphcache.roster import Roster
+from graphcache.stats import Stats
+from graphcache.step import BoundLaunch, Learner, Outcome, Step
+from graphcache.warm import Progress, WarmReport, warm
+
+logger = logging.getLogger("graphcache")
+
+_Shape = tuple[tuple[Sequence, ...], bool]
+
+
+class OnMiss(StrEnum):
+    """What a step does when a graph it wants is not resident."""
+
+    COMPILE = "compile"
+    """Wait for it: load it, or compile it."""
+    LOG = "log"
+    """The same, and say so in the log."""
+    FALLBACK = "fallback"
+    """Run the cheapest resident graph that dominates it, and ask for it in the background."""
+    RAISE = "raise"
+    """Load it where it is stored; raise `FrozenError` where it would have to be compiled."""
+
+
+class GraphCache:
+    """Fetches the right compiled graphs for each batch of a model runner.
+
+    ``step`` is for one runner thread; ``get_or_compile`` may be called from any.  What is resident
+    changes only between two steps.  ``costs`` is a frozen table; a ``learner`` replaces it every
+    `LEARN_STEPS` steps.  ``max_slowdown`` bounds a fallback: one that runs longer than that many times
+    the wanted graph is refused.  A strict ``stats`` raises the faults that are else survived.
+    """
+
+    LEARN_STEPS = 256
+    MEMO_ENTRIES = 4096
+
+    def __init__(
+        self,
+        policy: Policy,
+        supplier: Supplier,
+        *,
+        budget: Budget | None = None,
+        evict_unit: EvictUnit = EvictUnit.ENTRY,
+        on_miss: OnMiss = OnMiss.COMPILE,
+        frozen_on_miss: OnMiss | None = None,
+        costs: Costs | None = None,
+        learner: Learner | None = None,
+        max_slowdown: float | None = None,
+        saved_state: Any = None,
+        stats: Stats | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.policy = policy
+        self.supplier = supplier
+        self.on_miss = OnMiss(on_miss)
+        self.stats = stats or Stats()
+        self._roster = Roster(
+            policy, self.stats, budget or Budget(), evict_unit, costs or PaddedWork(), saved_state
+        )
+        self._lock = self._roster.lock
+        self._frozen_on_miss = frozen_on_miss
+        self._learner = learner
+        self._max_slowdown = max_slowdown
+        self._clock = clock
+        self._flight: SingleFlight[Graph] = SingleFlight()
+        self._memo: dict[_Shape, Step] = {}
+        self._memo_version = 0
+        self._due: list[Action] = []
+        self._arrived: dict[GraphKey, Supplied] = {}
+        self._open = False
+        self._closed = False
+
+    def __enter__(self) -> GraphCache:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def view(self) -> View:
+        """What decisions look at now; replaced whole when anything in it changes."""
+        return self._roster.view
+
+    @property
+    def resident(self) -> Mapping[GraphKey, Graph]:
+        """The loaded graphs, oldest first; replaced whole when anything in it changes."""
+        return self._roster.graphs
+
+    # -- one step -------------------------------------------------------------------------------
+
+    def step(self, batch: Batch) -> Step:
+        """Return this batch's launches, each with a graph that serves it; use it as a context.
+
+        Raises:
+            PolicyError: the policy, as configured, can't serve the batch.
+            LadderError: the batch is longer than the ladder.
+            CompileError: a graph can't be compiled, and no resident one can stand in.
+            FrozenError: a graph is missing that ``on_miss: raise`` forbids to compile.
+            ClosedError: the cache was closed.
+            GraphCacheError: the step before was not left.
+        """
+        with self._lock:
+            if self._open:
+                raise GraphCacheError("a step is open; leave it (`with cache.step(batch)`) before the next")
+            self.stats.steps += 1
+            self._open = True
+            if not (self._due or self._arrived or self.supplier.background):
+                step = self._recall(batch)
+                if step is not None:
+                    return step
+        try:
+            return self._decide(batch)
+        except BaseException:
+            self._open = False
+            raise
+
+    def _recall(self, batch: Batch) -> Step | None:
+        """Return the memoised step of an equal batch, if nothing has changed since."""
+        if self._memo_version != self._roster.version:
+            self._memo.clear()
+            self._memo_version = self._roster.version
+            return None
+        step = self._memo.get((batch.sequences, batch.encoder_only))
+        if step is not None:
+            for launch in step.launches:
+                launch.count_reuse()
+            self._advance(batch, step)
+        return step
+
+    def _advance(self, batch: Batch, step: Step) -> None:
+        actions = self._roster.advance(batch, step.plan)
+        if actions:
+            self._due.extend(actions)
+
+    def _leave(self) -> None:
+        self._open = False
+
+    def _decide(self, batch: Batch) -> Step:
+        self._cross_boundary()
+        with self._lock:
+            step = self._recall(batch)
+        if step is not None:
+            return step
+        launches = self._bind(self._roster.plan(batch))
+        served = Plan(tuple(Launch(b.key, b.sequences, b.layout) for b in launches))
+        step = Step(launches, served, self._leave, self._learner)
+        with self._lock:
+            if all(self._lasts(launch) for launch in launches):
+                self._remember(batch, step)
+            self._advance(batch, step)
+        return step
+
+    def _lasts(self, launch: BoundLaunch) -> bool:
+        """Say whether the same launch would be bound again while nothing changes."""
+        if launch.outcome is Outcome.FALLBACK:
+            launch.count_reuse()
+            return self._roster.pending(launch.wanted)
+        if launch.outcome is Outcome.HIT:
+            launch.count_reuse()
+            return True
+        return False
+
+    def _remember(self, batch: Batch, step: Step) -> None:
+        if len(self._memo) >= self.MEMO_ENTRIES:
+            self._memo.clear()
+        if self._memo_version == self._roster.version:
+            self._memo[batch.sequences, batch.encoder_only] = step
+
+    def _bind(self, plan: Plan) -> tuple[BoundLaunch, ...]:
+        """Bind the launches, the largest first: what no longer fits can be served by what is there."""
+        pinned: set[GraphKey] = set()
+        bound: dict[int, BoundLaunch] = {}
+        launches = plan.launches
+        for index in sorted(range(len(launches)), key=lambda i: launches[i].key.tokens, reverse=True):
+            bound[index] = self._bind_launch(launches[index], pinned)
+            pinned.add(bound[index].key)
+        return tuple(bound[index] for index in range(len(launches)))
+
+    def _bind_launch(self, launch: Launch, pinned: set[GraphKey]) -> BoundLaunch:
+        key, outcome = self._serve(launch.key, pinned)
+        return BoundLaunch(
+            key=key,
+            wanted=launch.key,
+            sequences=launch.sequences,
+            layout=launch.layout,
+            graph=self.resident[key],
+            outcome=outcome,
+            counters=self.stats.of(key),
+            wanted_counters=self.stats.of(launch.key),
+            saved_seconds=self._roster.saved_seconds(key, launch.key),
+        )
+
+    # -- misses ---------------------------------------------------------------------------------
+
+    def _serve(self, key: GraphKey, pinned: set[GraphKey]) -> tuple[GraphKey, Outcome]:
+        """Return the resident graph that serves ``key``, after fetching it where that is called for."""
+        if key in self.resident:
+            return key, Outcome.HIT
+        stand_in = self._roster.stand_in(key)
+        if stand_in is not None and self._prefer(stand_in, key, pinned):
+            return stand_in, Outcome.FALLBACK
+        self._check_may_fetch(key)
+        try:
+            return key, self._demand(key, pinned)
+        except (CompileError, LoadError, BudgetError) as error:
+            if stand_in is None:
+                raise
+            self._survive(key, error)
+            return stand_in, Outcome.FALLBACK
+
+    def _prefer(self, stand_in: GraphKey, key: GraphKey, pinned: set[GraphKey]) -> bool:
+        """Say whether a stand-in serves rather than waiting for ``key``."""
+        if key in self._roster.blocked or not self._roster.can_admit(pinned):
+            return True
+        if self.on_miss is not OnMiss.FALLBACK:
+            return False
+        costs = self._roster.costs
+        slow, fast = costs.run_seconds(stand_in), costs.run_seconds(key)
+        if self._max_slowdown is not None and slow > self._max_slowdown * fast:
+            return False
+        if self.supplier.stored(key) and costs.load_seconds(key) < slow - fast:
+            return False
+        self._request(key)
+        return True
+
+    def _check_may_fetch(self, key: GraphKey) -> None:
+        if key in self._roster.blocked:
+            reason = self._roster.blocked[key]
+            raise BudgetError(f"{key} is not served ({reason}), and no resident graph dominates it")
+        if self.on_miss is OnMiss.RAISE and not self.supplier.stored(key):
+            raise FrozenError(f"{key} is not resident, and on_miss is raise: nothing compiles any more")
+        if self.on_miss is OnMiss.LOG:
+            logger.warning("%s is not resident: the step waits for it", key)
+
+    def _demand(self, key: GraphKey, pinned: Iterable[GraphKey] = ()) -> Outcome:
+        began = self._clock()
+        supplied = self.supplier.fetch(key)
+        self._roster.admit(supplied, pinned)
+        waited = self._clock() - began
+        counters = self.stats.of(key)
+        counters.stalls += 1
+        counters.stall_seconds += waited
+        self.stats.event("stall", key, supplied.source, waited)
+        return Outcome(supplied.source)
+
+    def _request(self, key: GraphKey) -> None:
+        if self.supplier.background and not self._roster.pending(key):
+            self.supplier.request(key)
+            self._roster.await_(key)
+
+    def _survive(self, key: GraphKey, error: Exception) -> None:
+        if isinstance(error, BudgetError):
+            self._roster.block(key, str(error))
+        self.stats.fault(type(error).__name__, error)
+
+    # -- between two steps ----------------------------------------------------------------------
+
+    def _cross_boundary(self) -> None:
+        """Apply what is due: graphs that are ready, loads and evictions that were decided."""
+        if self._closed:
+            raise ClosedError("the cache was closed")
+        if self._learner is not None and self.stats.steps % self.LEARN_STEPS == 0:
+            self._roster.use_costs(self._learner.snapshot())
+        for item in (*self.supplier.ready(), *self._take_arrived()):
+            if isinstance(item, Failed):
+                self._roster.settle(item.key)
+                self.stats.fault(item.reason, item.error)
+            else:
+                self._upgrade(item)
+        due, self._due = self._due, []
+        for action in due:
+            self._act(action)
+
+    def _take_arrived(self) -> list[Supplied]:
+        with self._lock:
+            arrived, self._arrived = self._arrived, {}
+        return list(arrived.values())
+
+    def _upgrade(self, supplied: Supplied) -> None:
+        try:
+            self._roster.admit(supplied)
+        except BudgetError as error:
+            self._survive(supplied.key, error)
+            return
+        self.stats.of(supplied.key).upgrades += 1
+
+    def _act(self, action: Action) -> None:
+        key = action.key
+        if isinstance(action, Evict):
+            self._roster.evict(key, action.reason)
+        elif key in self.resident or key in self._roster.blocked:
+            return
+        elif self.supplier.background:
+            self._request(key)
+        else:
+            try:
+                self._demand(key)
+            except (CompileError, LoadError, BudgetError) as error:
+                self._survive(key, error)
+
+    # -- beside the steps -----------------------------------------------------------------------
+
+    def get_or_compile(self, key: GraphKey, compile_fn: Callable[[GraphKey], Callable[..., Any]]) -> Graph:
+        """Return one graph; on a miss ``compile_fn(key)`` makes it, once for all who ask meanwhile.
+
+        Callable from any thread.  Hold `pin` while a graph runs where other threads may evict it.
+
+        Raises:
+            CompileError: ``compile_fn`` raised; so for all who waited.
+            FrozenError: it is missing, and ``on_miss: raise`` forbids to compile.
+            BudgetError: it does not fit, whatever is evicted.
+            ClosedError: the cache was closed.
+        """
+        with self._lock:
+            if self._closed:
+                raise ClosedError("the cache was closed")
+            graph = self._present(key)
+            if graph is not None:
+                self.stats.of(key).hits += 1
+                self._roster.advance(*_alone(key))
+                return graph
+        return self._flight.do(key, partial(self._compile_with, key, compile_fn))
+
+    def _present(self, key: GraphKey) -> Graph | None:
+        arrived = self._arrived.get(key)
+        return arrived.graph if arrived else self.resident.get(key)
+
+    def _compile_with(self, key: GraphKey, compile_fn: Callable[[GraphKey], Callable[..., Any]]) -> Graph:
+        with self._lock:
+            graph = self._present(key)
+        if graph is not None:
+            return graph
+        if self.on_miss is OnMiss.RAISE:
+            raise FrozenError(f"{key} is not resident, and on_miss is raise: nothing compiles any more")
+        began = self._clock()
+        try:
+            made = compile_fn(key)
+        except Exception as cause:
+            raise CompileError(key, cause) from cause
+        graph = made if isinstance(made, Graph) else Graph(made)
+        supplied = Supplied(key, graph, "compile", self._clock() - began)
+        with self._lock:
+            if self._open:
+                self._arrived[key] = supplied
+            else:
+                self._roster.admit(supplied)
+        return graph
+
+    @contextmanager
+    def pin(self, key: GraphKey) -> Iterator[None]:
+        """Keep a graph from being evicted while the context is open."""
+        pins = self._roster.pins
+        with self._lock:
+            pins[key] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                pins.subtract({key: 1})
+                if not pins[key]:
+                    del pins[key]
+
+    def block(self, key: GraphKey, reason: str = "blocked by hand") -> None:
+        """Serve no batch with this graph any more: it leaves at the next step, a stand-in takes over."""
+        self._roster.block(key, reason)
+        with self._lock:
+            self._due.append(Evict(key, reason))
+
+    def warm(
+        self,
+        keys: Iterable[GraphKey] | None = None,
+        *,
+        deadline_seconds: float | None = None,
+        progress: Progress | None = None,
+    ) -> WarmReport:
+        """Make graphs resident before serving, in the order given, until the budget is full.
+
+        ``keys`` is all that the policy can ask for where it is not given.  Nothing is evicted.  After
+        ``deadline_seconds`` no further graph is begun.  ``progress`` is told each key, its index, and how
+        many there are.
+
+        Raises:
+            ClosedError: the cache was closed.
+        """
+        if self._closed:
+            raise ClosedError("the cache was closed")
+        wanted = list(self.policy.warm_keys() if keys is None else keys)
+        return warm(self, wanted, self._clock, deadline_seconds, progress)
+
+    def bring(self, key: GraphKey) -> Supplied | None:
+        """Make one graph resident between two steps, evicting nothing; None where it is already.
+
+        Raises:
+            CompileError: the compiler failed.
+            LoadError: what was compiled can't be loaded.
+            BudgetError: it does not fit beside what is resident.
+        """
+        if key in self.resident:
+            return None
+        if self._roster.full():
+            raise BudgetError(f"{key}: the budget of {self.view.budget.graphs} graphs is full")
+        supplied = self.supplier.fetch(key)
+        self._roster.admit(supplied, self.resident)
+        return supplied
+
+    def freeze(self, on_miss: OnMiss | None = None) -> None:
+        """End the warm-up: from now on a miss does what ``on_miss`` says, or ``frozen_on_miss``."""
+        self.on_miss = OnMiss(on_miss or self._frozen_on_miss or self.on_miss)
+
+    def saved_state(self) -> Any:
+        """Return the policy's state as plain JSON values, for the next process."""
+        return self._roster.saved_state()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the statistics, and what is resident, as plain JSON values."""
+        with self._lock:
+            return {**self.stats.snapshot(), **self._roster.snapshot()}
+
+    def close(self) -> None:
+        """Let all graphs go and end all background work; closing twice is closing once."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self._roster.clear()
+        self.supplier.close()
+
+
+@lru_cache(maxsize=4096)
+def _alone(key: GraphKey) -> tuple[Batch, Plan]:
+    """Return the batch and plan of one graph asked for by its key."""
+    batch = Batch((Sequence(key.seq_len),) * key.rows)
+    return batch, Plan((Launch(key, tuple(range(key.rows))),))

@@ -1,0 +1,71 @@
+"""Making graphs resident before the first request comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from graphcache.compile.protocol import Supplied
+from graphcache.errors import BudgetError, CompileError, LoadError
+from graphcache.key import GraphKey
+from graphcache.stats import Stats
+
+Progress = Callable[[GraphKey, int, int], None]
+
+
+@dataclass(slots=True)
+class WarmReport:
+    """What a warm-up did: each wanted key is in exactly one of the lists."""
+
+    loaded: list[GraphKey] = field(default_factory=list)
+    compiled: list[GraphKey] = field(default_factory=list)
+    present: list[GraphKey] = field(default_factory=list)
+    left_out: list[GraphKey] = field(default_factory=list)
+    """Over the budget, or after the deadline."""
+    failed: list[GraphKey] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+class Warmable(Protocol):
+    """What a warm-up needs of the cache."""
+
+    stats: Stats
+
+    def bring(self, key: GraphKey) -> Supplied | None:
+        """Make one graph resident, evicting nothing."""
+        ...
+
+
+def warm(
+    cache: Warmable,
+    keys: Sequence[GraphKey],
+    clock: Callable[[], float],
+    deadline_seconds: float | None,
+    progress: Progress | None,
+) -> WarmReport:
+    """Bring the keys in their order; a key that fails or does not fit does not keep the others out."""
+    report = WarmReport()
+    began = clock()
+    for index, key in enumerate(keys):
+        if deadline_seconds is not None and clock() - began >= deadline_seconds:
+            report.left_out.append(key)
+            continue
+        if progress is not None:
+            progress(key, index, len(keys))
+        _list_for(cache, key, report).append(key)
+    report.seconds = clock() - began
+    return report
+
+
+def _list_for(cache: Warmable, key: GraphKey, report: WarmReport) -> list[GraphKey]:
+    try:
+        supplied = cache.bring(key)
+    except BudgetError:
+        return report.left_out
+    except (CompileError, LoadError) as error:
+        cache.stats.fault(type(error).__name__, error)
+        return report.failed
+    if supplied is None:
+        return report.present
+    return report.loaded if supplied.source == "load" else report.compiled
