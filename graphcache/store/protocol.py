@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -14,7 +15,8 @@ class Record:
     ``namespace`` and ``key`` are the full text of both, compared when the entry is read; ``facts`` are
     the namespace's labelled facts; ``payload_digest`` is the SHA-256 of the payload in hex, ``seconds``
     what the compile took, ``created`` the wall clock's seconds since 1970 (told to people, never relied
-    on), ``meta`` whatever plain JSON the backend needs beside the payload.
+    on), ``meta`` whatever plain JSON the backend needs beside the payload.  ``group`` lists the entries,
+    by digest, that are served only while all of them are there: the ranks of one launch, say.
     """
 
     namespace: str
@@ -24,8 +26,27 @@ class Record:
     seconds: float = 0.0
     created: float = 0.0
     facts: tuple[tuple[str, str], ...] = ()
-    meta: dict[str, Any] = field(default_factory=dict)
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    group: tuple[str, ...] = ()
     seal: str = ""
+
+    @classmethod
+    def of(
+        cls,
+        namespace: str,
+        key: object,
+        payload: bytes,
+        *,
+        seconds: float = 0.0,
+        created: float = 0.0,
+        facts: Iterable[tuple[str, str]] = (),
+        meta: Mapping[str, Any] | None = None,
+        group: Iterable[str] = (),
+    ) -> Record:
+        """Describe a payload: its size and digest are taken from its bytes."""
+        payload_digest = hashlib.sha256(payload).hexdigest()
+        described = (seconds, created, tuple(facts), dict(meta or {}), tuple(sorted(set(group))))
+        return cls(namespace, str(key), len(payload), payload_digest, *described)
 
 
 class Stored(NamedTuple):
@@ -56,6 +77,7 @@ class Store(Protocol):
         Raises:
             StoreFullError: no space, or over the bound.
             StoreError: the store can't be written.
+            ConfigError: digest, record and payload are not one another's.
         """
         ...
 
@@ -64,5 +86,5 @@ class Store(Protocol):
         ...
 
     def scan(self) -> Iterator[tuple[str, Record]]:
-        """Yield digest and record of each entry; payloads are not read."""
+        """Yield digest and record of each entry that can be read; payloads are not."""
         ...
