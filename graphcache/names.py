@@ -49,13 +49,14 @@ class NameTable:
         target = self.targets.get(name) or (name if ":" in name else self._entry_points()[name].value)
         module, _, attribute = target.partition(":")
         try:
-            found = import_module(module)
+            found: Any = import_module(module)
+        except Exception as error:  # whatever a user's module raises is about this name
+            raise ConfigError(f"{self.what}: {name!r} can't be imported: {error}") from error
+        try:
             for part in attribute.split("."):
                 found = getattr(found, part)
         except AttributeError:
             raise UnknownNameError(f"{self.what}: {module!r} has no attribute {attribute!r}") from None
-        except (ImportError, ValueError) as error:
-            raise ConfigError(f"{self.what}: {name!r} can't be imported: {error}") from error
         return found
 
     def _entry_points(self) -> dict[str, EntryPoint]:
