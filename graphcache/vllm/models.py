@@ -1,0 +1,72 @@
+"""Small models with random weights, written where vLLM can load them: for tests, demos and benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from graphcache.errors import UnknownNameError
+
+FAMILIES = {"qwen3": {"head_dim": 64}, "llama": {}}
+"""The model families, as transformers names them, with what their configuration needs beside the sizes."""
+
+VOCABULARY = 512
+
+
+def write_model(
+    directory: str | Path,
+    *,
+    family: str = "qwen3",
+    hidden: int = 64,
+    layers: int = 2,
+    heads: int = 4,
+    max_tokens: int = 4096,
+    seed: int = 0,
+    std: float = 0.08,
+) -> Path:
+    """Write a model's configuration, random weights (float32) and a byte tokenizer; return the directory.
+
+    Weights are normal with standard deviation ``std``, wide enough that attention matters: among weights of
+    a thousandth, the wrong mask can't be seen in the output.
+
+    Raises:
+        UnknownNameError: a family that is not in `FAMILIES`.
+    """
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    if family not in FAMILIES:
+        raise UnknownNameError.among("family", family, FAMILIES)
+    sizes: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": hidden,
+        "intermediate_size": 3 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": max(1, heads // 2),
+        "max_position_embeddings": max_tokens,
+        "tie_word_embeddings": True,
+    }
+    config = AutoConfig.for_model(family, **{**sizes, **FAMILIES[family]})
+    config.dtype = torch.float32
+    model = AutoModelForCausalLM.from_config(config)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, std, generator=generator)
+    model.save_pretrained(directory)
+    _write_tokenizer(directory)
+    return Path(directory)
+
+
+def _write_tokenizer(directory: str | Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    fast.save_pretrained(directory)

@@ -1,0 +1,89 @@
+"""The out-of-tree vLLM platform: the CPU, with every forward pass taken from the graph cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.platforms.cpu import CpuPlatform
+from vllm.platforms.interface import PlatformEnum
+
+from graphcache.vllm import check_version
+
+if TYPE_CHECKING:  # vllm.config imports the platform, and this module with it
+    from vllm.config import VllmConfig
+
+logger = init_logger(__name__)
+
+
+class GraphCachePlatform(CpuPlatform):
+    """vLLM's CPU platform, with whole-model graphs in place of eager layers."""
+
+    _enum = PlatformEnum.OOT
+
+    def __init__(self) -> None:
+        if not torch.accelerator.is_available():
+            # vLLM empties the caches of every platform from outside when it shuts down.
+            for name in ("synchronize", "empty_cache", "empty_host_cache"):
+                setattr(torch.accelerator, name, lambda *arguments, **options: None)
+
+    @property
+    def supported_dtypes(self) -> list[torch.dtype]:
+        """Return the dtypes that are tested against stock vLLM, the preferred one first."""
+        return [torch.bfloat16, torch.float32]
+
+    @classmethod
+    def check_and_update_config(cls, vllm_config: VllmConfig) -> None:
+        """Refuse what is not supported, and set what the graphs need.
+
+        Raises:
+            ConfigError: a mistake in the configuration, or something that is not supported.
+            GraphCacheError: the installed vLLM is not a supported version.
+        """
+        from vllm.config import CompilationMode
+
+        from graphcache.vllm.limits import refuse_unsupported
+        from graphcache.vllm.setup import check_policy
+
+        check_version()
+        if vllm_config.model_config is not None:
+            refuse_unsupported(vllm_config)
+            _run_prompts_whole(vllm_config)
+            check_policy(vllm_config)
+        vllm_config.compilation_config.mode = CompilationMode.NONE
+        # Wrapped, vLLM's own ops would be opaque calls in an exported graph.
+        vllm_config.compilation_config.ir_enable_torch_wrap = False
+        if vllm_config.parallel_config.worker_cls == "auto":
+            vllm_config.parallel_config.worker_cls = "graphcache.vllm.worker.GraphCacheWorker"
+        super().check_and_update_config(vllm_config)
+
+    @classmethod
+    def get_attn_backend_cls(
+        cls, selected_backend: Any, attn_selector_config: Any, num_heads: int | None = None
+    ) -> str:
+        """Return the attention that lives inside graphs, whatever was selected."""
+        return "graphcache.vllm.attention.RowAttentionBackend"
+
+    @classmethod
+    def opaque_attention_op(cls) -> bool:
+        """Say that attention is called directly, so that it is exported with the model."""
+        return False
+
+
+def _run_prompts_whole(vllm_config: VllmConfig) -> None:
+    """Have every prompt run in one step: no prefix from the KV cache, no chunks, room for the longest."""
+    scheduler, cache = vllm_config.scheduler_config, vllm_config.cache_config
+    longest = vllm_config.model_config.max_model_len
+    changed = []
+    if cache.enable_prefix_caching:
+        cache.enable_prefix_caching = False
+        changed.append("prefix caching off")
+    if scheduler.enable_chunked_prefill:
+        scheduler.enable_chunked_prefill = False
+        changed.append("chunked prefill off")
+    if scheduler.max_num_batched_tokens < longest:
+        scheduler.max_num_batched_tokens = longest
+        changed.append(f"max_num_batched_tokens raised to {longest}")
+    if changed:
+        logger.info("graphcache runs each prompt whole: %s", ", ".join(changed))

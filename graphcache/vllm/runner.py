@@ -1,0 +1,78 @@
+"""vLLM's CPU model runner, with every forward pass taken from the graph cache."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from vllm.logger import init_logger
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+
+from graphcache.batch import Batch, Sequence
+from graphcache.cache import GraphCache
+from graphcache.vllm.program import VllmProgram
+from graphcache.vllm.setup import open_cache
+from graphcache.vllm.tokens import collect, fill, spans
+
+logger = init_logger(__name__)
+
+
+class GraphCacheModelRunner(CPUModelRunner):
+    """Pads each step to its bucket, and runs the whole model as the graphs that the policy asks for."""
+
+    graphs: GraphCache
+    program: VllmProgram
+
+    def load_model(self, load_dummy_weights: bool = False) -> None:
+        """Load the model, and open the cache of its graphs."""
+        super().load_model(load_dummy_weights)
+        self.program = VllmProgram(self.model, self.vllm_config)
+        self.graphs = open_cache(self.program)
+
+    def warm(self) -> float:
+        """Make the policy's graphs resident, then freeze the cache; return the seconds spent compiling."""
+        report = self.graphs.warm()
+        self.graphs.freeze()
+        logger.info(
+            "graphcache is warm after %.1f s: %d graphs compiled, %d loaded, %d left out, %d failed",
+            report.seconds,
+            len(report.compiled),
+            len(report.loaded),
+            len(report.left_out),
+            len(report.failed),
+        )
+        return self.graphs.stats.total().compile_seconds
+
+    def _model_forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        positions: torch.Tensor | None = None,
+        intermediate_tensors: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        **model_kwargs: Any,
+    ) -> torch.Tensor:
+        """Return the hidden states ``[tokens, hidden]`` of the step's tokens, in vLLM's order."""
+        assert input_ids is not None
+        assert positions is not None
+        starts = self.query_start_loc.np[: self.input_batch.num_reqs + 1].tolist()
+        hidden = torch.empty((starts[-1], self.model_config.get_hidden_size()), dtype=self.model_config.dtype)
+        with self.graphs.step(self._batch(starts)) as step:
+            for launch in step:
+                cut = tuple(spans(launch.key, launch.sequences, launch.layout, starts))
+                inputs = self.program.inputs(launch.key)
+                fill(inputs, (input_ids, positions), cut)
+                began = time.perf_counter()
+                output = launch.graph(*inputs)
+                step.ran(launch, time.perf_counter() - began)
+                collect(hidden, output, cut)
+        return hidden
+
+    def _batch(self, starts: list[int]) -> Batch:
+        cached = self.input_batch.num_computed_tokens_cpu[: len(starts) - 1].tolist()
+        return Batch(
+            tuple(
+                Sequence(end - start, before)
+                for start, end, before in zip(starts, starts[1:], cached, strict=False)
+            )
+        )

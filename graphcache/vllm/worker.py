@@ -1,0 +1,43 @@
+"""The vLLM worker that owns a cache of graphs: warms it, reports on it, closes it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from vllm.v1.worker.cpu_worker import CPUWorker
+from vllm.v1.worker.worker_base import CompilationTimes
+
+import graphcache.vllm.norm  # noqa: F401  (registers the layer before a model is built)
+from graphcache.vllm.runner import GraphCacheModelRunner
+
+
+class GraphCacheWorker(CPUWorker):
+    """A CPU worker whose model runner takes every forward pass from the graph cache."""
+
+    def init_device(self) -> None:
+        """Set the device up, and make the runner ours."""
+        super().init_device()
+        # CPUWorker builds its runner itself; ours has other methods and the same state.
+        self.model_runner.__class__ = GraphCacheModelRunner
+
+    def compile_or_warm_up_model(self) -> CompilationTimes:
+        """Load or compile the policy's graphs, then hold the cache to what it has."""
+        times = super().compile_or_warm_up_model()
+        compile_seconds = self.model_runner.warm()
+        return CompilationTimes(times.language_model + compile_seconds, times.encoder)
+
+    def graphcache_stats(self) -> dict[str, Any]:
+        """Return what this worker's cache has counted, as plain values; for ``collective_rpc``."""
+        return self.model_runner.graphs.stats.snapshot()
+
+    def shutdown(self) -> None:
+        """Close the cache before the model goes."""
+        graphs = getattr(getattr(self, "model_runner", None), "graphs", None)
+        if graphs is not None:
+            graphs.close()
+        super().shutdown()
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
+        """Allocate as usual: vLLM sends platforms from outside to an accelerator's allocator."""
+        return nullcontext()
