@@ -83,6 +83,7 @@ class GraphCache:
         self._clock = clock
         self._flight: SingleFlight[Graph] = SingleFlight()
         self._memo: dict[_Shape, Step] = {}
+        self._bound: dict[int, tuple[Plan, Step]] = {}
         self._memo_version = 0
         self._due: list[Action] = []
         self._arrived: dict[GraphKey, Supplied] = {}
@@ -137,16 +138,20 @@ class GraphCache:
         """Return the memoised step of an equal batch, if nothing has changed since."""
         if self._memo_version != self._roster.version:
             self._memo.clear()
+            self._bound.clear()
             self._memo_version = self._roster.version
             return None
         step = self._memo.get((batch.sequences, batch.encoder_only))
         if step is not None:
-            for launch in step.launches:
-                launch.count_reuse()
-            self._advance(batch, step)
+            self._reuse(step, batch)
         return step
 
-    def _advance(self, batch: Batch, step: Step) -> None:
+    def _reuse(self, step: Step, batch: Batch) -> None:
+        for launch in step.launches:
+            launch.count_reuse()
+        self._advance(step, batch)
+
+    def _advance(self, step: Step, batch: Batch) -> None:
         actions = self._roster.advance(batch, step.plan)
         if actions:
             self._due.extend(actions)
@@ -160,30 +165,38 @@ class GraphCache:
             step = self._recall(batch)
         if step is not None:
             return step
-        launches = self._bind(self._roster.plan(batch))
+        plan = self._roster.plan(batch)
+        known = self._bound.get(id(plan))
+        if known is not None:
+            with self._lock:
+                self._memo[batch.sequences, batch.encoder_only] = known[1]
+                self._reuse(known[1], batch)
+            return known[1]
+        launches = self._bind(plan)
         served = Plan(tuple(Launch(b.key, b.sequences, b.layout) for b in launches))
         step = Step(launches, served, self._leave, self._learner)
         with self._lock:
-            if all(self._lasts(launch) for launch in launches):
-                self._remember(batch, step)
-            self._advance(batch, step)
+            lasting = [self._lasts(launch) for launch in launches]
+            if all(lasting):
+                self._remember(batch, plan, step)
+            self._advance(step, batch)
         return step
 
     def _lasts(self, launch: BoundLaunch) -> bool:
-        """Say whether the same launch would be bound again while nothing changes."""
-        if launch.outcome is Outcome.FALLBACK:
-            launch.count_reuse()
-            return self._roster.pending(launch.wanted)
-        if launch.outcome is Outcome.HIT:
-            launch.count_reuse()
-            return True
-        return False
+        """Count a launch that waited for nothing; say whether it would be bound the same way again."""
+        if launch.outcome not in (Outcome.HIT, Outcome.FALLBACK):
+            return False
+        launch.count_reuse()
+        return launch.outcome is Outcome.HIT or self._roster.pending(launch.wanted)
 
-    def _remember(self, batch: Batch, step: Step) -> None:
+    def _remember(self, batch: Batch, plan: Plan, step: Step) -> None:
+        """Keep a step by its batch's shape, and by its plan, which policies hand out again."""
         if len(self._memo) >= self.MEMO_ENTRIES:
             self._memo.clear()
+            self._bound.clear()
         if self._memo_version == self._roster.version:
             self._memo[batch.sequences, batch.encoder_only] = step
+            self._bound[id(plan)] = (plan, step)
 
     def _bind(self, plan: Plan) -> tuple[BoundLaunch, ...]:
         """Bind the launches, the largest first: what no longer fits can be served by what is there."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
@@ -66,18 +66,24 @@ class GraphKey:
     mode: MaskMode = MaskMode.CAUSAL
     kind: str = "prefill"
     flags: tuple[str, ...] = ()
+    _hash: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        for field, least in (("rows", 1), ("seq_len", 1), ("kv_len", 0)):
-            size = getattr(self, field)
+        for facet, least in (("rows", 1), ("seq_len", 1), ("kv_len", 0)):
+            size = getattr(self, facet)
             if not isinstance(size, int) or isinstance(size, bool) or size < least:
-                raise ConfigError.of(field, size, f"an integer of at least {least}")
+                raise ConfigError.of(facet, size, f"an integer of at least {least}")
         if self.mode.__class__ is not MaskMode:
             object.__setattr__(self, "mode", _mode(self.mode))
         for word in (self.kind, *self.flags):
             if not _NAME.fullmatch(word):
                 raise ConfigError.of("kind or flag", word, "a word of a-z, 0-9, '_', '.', '-'")
         object.__setattr__(self, "flags", tuple(sorted(set(self.flags))))
+        facets = (self.rows, self.seq_len, self.kv_len, self.mode, self.kind, self.flags)
+        object.__setattr__(self, "_hash", hash(facets))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         kv = f"+{self.kv_len}" if self.kv_len else ""

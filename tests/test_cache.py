@@ -119,7 +119,7 @@ def test_a_step_that_needs_more_graphs_than_the_budget_runs_on_the_largest():
 def test_a_graph_larger_than_the_budget_says_so():
     cache = make(StaticMask, budget=Budget(bytes=500))
     run(cache, 100)
-    with pytest.raises(BudgetError, match="holds 512 bytes, more than the whole budget.bytes of 500"):
+    with pytest.raises(BudgetError, match=r"holds 512 bytes, more than the whole budget\.bytes of 500"):
         run(cache, 400)
     assert len(cache.resident) == 1
 

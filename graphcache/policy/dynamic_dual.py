@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphcache.batch import Batch, Launch, Plan
+from graphcache.batch import Batch, Plan
 from graphcache.key import MaskMode
 from graphcache.policy.protocol import State, View
-from graphcache.policy.static import Static, prefill
+from graphcache.policy.static import Static, packed
 
 
 class DynamicDual(Static):
@@ -21,4 +21,4 @@ class DynamicDual(Static):
         """
         seq_len = self.ladders.prefill.bucket(batch.tokens)
         mode = MaskMode.CAUSAL if len(batch.sequences) == 1 else MaskMode.CUSTOM
-        return Plan((Launch(prefill(seq_len, mode), tuple(range(len(batch.sequences)))),))
+        return packed(seq_len, mode, len(batch.sequences))

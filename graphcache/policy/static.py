@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from graphcache.batch import Batch, Plan
+from graphcache.batch import Batch, Launch, Plan
 from graphcache.eviction.lru import Lru
 from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode
@@ -18,6 +18,12 @@ from graphcache.policy.protocol import Action, Ladders, State, View
 def prefill(seq_len: int, mode: MaskMode) -> GraphKey:
     """Return the key of a one-row prefill graph; equal questions get the same object."""
     return GraphKey(rows=1, seq_len=seq_len, mode=mode)
+
+
+@lru_cache(maxsize=4096)
+def packed(seq_len: int, mode: MaskMode, sequences: int) -> Plan:
+    """Return the plan of one packed launch; equal questions get the same object, which is memoised on."""
+    return Plan((Launch(prefill(seq_len, mode), tuple(range(sequences))),))
 
 
 class Static(ABC):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from graphcache.batch import Batch, Launch, Plan
+from graphcache.batch import Batch, Plan
 from graphcache.key import MaskMode
 from graphcache.policy.protocol import State, View
-from graphcache.policy.static import Static, prefill
+from graphcache.policy.static import Static, packed
 
 
 class StaticMask(Static):
@@ -20,4 +20,4 @@ class StaticMask(Static):
             LadderError: the batch's tokens exceed the ladder.
         """
         seq_len = self.ladders.prefill.bucket(batch.tokens)
-        return Plan((Launch(prefill(seq_len, MaskMode.CUSTOM), tuple(range(len(batch.sequences)))),))
+        return packed(seq_len, MaskMode.CUSTOM, len(batch.sequences))
