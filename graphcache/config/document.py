@@ -47,10 +47,8 @@ def read_document(path: Path) -> Document:
         ConfigError: no such file, or not such a file; names file, line and what is wrong.
     """
     text = _read_text(path)
-    loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        fields = loader.construct_document(node) if node is not None else None
+        node, fields = _parse(text)
     except _Refused as error:
         raise ConfigError(f"{path}:{error.line + 1}: {error}") from None
     except yaml.MarkedYAMLError as error:
@@ -59,13 +57,20 @@ def read_document(path: Path) -> Document:
         raise ConfigError(f"{path}{line}: not YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: not YAML: {' '.join(str(error).split())}") from None
-    finally:
-        loader.dispose()
     if not isinstance(fields, dict):
         raise ConfigError(
-            f"{path}:1: {fields!r} is not allowed; allowed: a mapping of fields, such as policy: lru"
+            f"{path}:1: {fields!r} is not allowed; allowed: fields, such as policy: static-mask"
         )
     return Document(str(path), fields, node)
+
+
+def _parse(text: str) -> tuple[yaml.Node | None, Any]:
+    loader = _Loader(text)
+    try:
+        node = loader.get_single_node()
+        return node, loader.construct_document(node) if node is not None else None
+    finally:
+        loader.dispose()
 
 
 def _read_text(path: Path) -> str:
@@ -102,6 +107,8 @@ class _Loader(yaml.SafeLoader):
         line = event.start_mark.line
         if isinstance(event, yaml.AliasEvent):
             raise _Refused(line, f"the alias *{event.anchor} is not allowed; write the value out")
+        if getattr(event, "tag", None):
+            raise _Refused(line, f"the tag {event.tag} is not allowed; write the plain value")
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise _Refused(line, f"nested deeper than {MAX_DEPTH} levels")

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from graphcache.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class Environment:
@@ -36,21 +34,3 @@ class Environment:
             disabled=variables.get("GRAPHCACHE_DISABLE", "").lower() not in ("", "0", "false", "no"),
             store=Path(store) if store else None,
         )
-
-
-def store_path(path: Path | None = None) -> Path:
-    """Return a store's directory: the one given, else `GRAPHCACHE_STORE`, else the user's cache directory.
-
-    That is ``$XDG_CACHE_HOME/graphcache``, or ``~/.cache/graphcache``.
-
-    Raises:
-        ConfigError: the path begins with ``~`` and this user has no home directory.
-    """
-    variables = os.environ
-    cache_home = variables.get("XDG_CACHE_HOME") or "~/.cache"
-    path = path or Environment.read(variables).store or Path(cache_home) / "graphcache"
-    try:
-        return path.expanduser().absolute()
-    except RuntimeError:
-        allowed = "a path without ~: this user has no home directory; set GRAPHCACHE_STORE or store.path"
-        raise ConfigError.of("store.path", str(path), allowed) from None

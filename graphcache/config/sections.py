@@ -19,10 +19,12 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from graphcache.bytesize import ALLOWED_BYTES, parse_bytes
-from graphcache.config.environment import store_path
 from graphcache.errors import ConfigError, LadderError
 from graphcache.ladder import Ladder
 from graphcache.names import BACKENDS, EVICTIONS, LADDERS, POLICIES, NameTable
+
+MAX_SIZE = 1 << 24
+"""Tokens or rows of the largest graph that anybody will compile."""
 
 FilePath: TypeAlias = Annotated[Path, Field(strict=False)]
 
@@ -94,15 +96,18 @@ class BudgetSection(Section):
     bytes: Bytes | None = Field(default=None, description="What resident graphs may hold together.")
 
 
+Size: TypeAlias = Annotated[int, Field(ge=1, le=MAX_SIZE)]
+
+
 class Pow2Ladder(Section):
     """Sizes that double from ``min`` to ``max``."""
 
     kind: Literal["pow2"] = "pow2"
-    min: int | None = Field(
-        default=None, ge=1, description="The smallest size; 128 tokens, or 1 row, if left out."
+    min: Size | None = Field(
+        default=None, description="The smallest size; 128 tokens, or 1 row, if left out."
     )
-    max: int | None = Field(
-        default=None, ge=1, description="The largest size; the server's own limit if left out."
+    max: Size | None = Field(
+        default=None, description="The largest size; the server's own limit if left out."
     )
 
     @model_validator(mode="after")
@@ -120,11 +125,11 @@ class LinearLadder(Section):
     """Sizes from ``min`` to ``max`` by ``step``."""
 
     kind: Literal["linear"]
-    min: int | None = Field(default=None, ge=1, description="The smallest size; one step if left out.")
-    max: int | None = Field(
-        default=None, ge=1, description="The largest size; the server's own limit if left out."
+    min: Size | None = Field(default=None, description="The smallest size; one step if left out.")
+    max: Size | None = Field(
+        default=None, description="The largest size; the server's own limit if left out."
     )
-    step: int = Field(ge=1, description="The distance between two sizes.")
+    step: Size = Field(description="The distance between two sizes.")
 
     @model_validator(mode="after")
     def _ordered(self) -> LinearLadder:
@@ -141,7 +146,7 @@ class ExplicitLadder(Section):
     """The sizes themselves."""
 
     kind: Literal["explicit"]
-    sizes: list[Annotated[int, Field(ge=1)]] = Field(min_length=1, description="Sizes that increase.")
+    sizes: list[Size] = Field(min_length=1, description="Sizes that increase.")
 
     @model_validator(mode="after")
     def _increasing(self) -> ExplicitLadder:
@@ -156,7 +161,7 @@ class ExplicitLadder(Section):
 class NamedLadder(Section):
     """A ladder of another kind: what the name stands for is called with the options."""
 
-    kind: str
+    kind: str = Field(json_schema_extra={"not": {"enum": ["pow2", "linear", "explicit"]}})
     options: dict[str, Any] = Field(default={}, description="Keyword arguments of the ladder's function.")
 
     def build(self, least: int, most: int) -> Ladder:
@@ -189,14 +194,14 @@ def _as_ladder(value: Any) -> Any:
     return fields
 
 
-AnyLadder: TypeAlias = Annotated[
+_Ladder: TypeAlias = Annotated[
     Annotated[Pow2Ladder, Tag("pow2")]
     | Annotated[LinearLadder, Tag("linear")]
     | Annotated[ExplicitLadder, Tag("explicit")]
     | Annotated[NamedLadder, Tag("named")],
     Discriminator(_ladder_kind),
-    BeforeValidator(_as_ladder),
 ]
+AnyLadder: TypeAlias = Annotated[_Ladder, BeforeValidator(_as_ladder, json_schema_input_type=str | _Ladder)]
 
 
 class LaddersSection(Section):
@@ -209,23 +214,34 @@ class LaddersSection(Section):
     decode: AnyLadder | None = Field(default=None, description="Cached tokens of a decode or prefix launch.")
 
 
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+class SealSection(Section):
+    """Keys that vouch for entries of a store that others can write."""
+
+    key_file: Annotated[list[FilePath], BeforeValidator(_as_list, json_schema_input_type=str | list[str])] = (
+        Field(
+            min_length=1,
+            description="A file of one key, or several such files: the first seals, all are accepted.",
+        )
+    )
+
+
 class StoreSection(Section):
     """Where compiled artifacts outlive the process."""
 
     path: FilePath | None = Field(
-        default=None, description="A directory; the user's cache directory if left out."
+        default=None,
+        description="A directory; $GRAPHCACHE_STORE, else the user's cache directory, if left out.",
     )
     max_bytes: Bytes | None = Field(
         default=None, description="Bound of the store; the least recently used leave."
     )
-
-    def directory(self) -> Path:
-        """Return the directory, absolute, with ``~`` and the default resolved.
-
-        Raises:
-            ConfigError: ``~`` for a user who has no home directory.
-        """
-        return store_path(self.path)
+    read_only: bool = Field(default=False, description="Only read it: a store baked into an image, say.")
+    shared: bool = Field(default=False, description="Trust everybody who can write it, also without a seal.")
+    seal: SealSection | None = Field(default=None, description="Load nothing that does not bear a seal.")
 
 
 def _ends(low: int | None, high: int | None, least: int, most: int) -> tuple[int, int]:

@@ -1,0 +1,125 @@
+"""From a configuration to the parts it names, and to the cache that joins them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from graphcache.backends.protocol import Backend
+from graphcache.cache import GraphCache, OnMiss
+from graphcache.compile.inline import InlineSupplier
+from graphcache.config.environment import Environment
+from graphcache.config.model import Config
+from graphcache.config.sections import Named, StoreSection
+from graphcache.costs import PaddedWork
+from graphcache.errors import ConfigError
+from graphcache.eviction.protocol import Eviction
+from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
+from graphcache.policy.protocol import Ladders, Policy
+from graphcache.profiles import load_profile
+from graphcache.stats import Stats
+from graphcache.store.open import Opened, open_store
+
+
+def build_policy(config: Config, ladders: Ladders) -> Policy:
+    """Build the policy with its eviction order.
+
+    Raises:
+        ConfigError: an option that it does not take, or not with this value.
+    """
+    eviction: Eviction = _construct(config, "eviction", config.eviction, EVICTIONS)
+    policy: Policy = _construct(config, "policy", config.policy, POLICIES, ladders, eviction)
+    return policy
+
+
+def build_backend(config: Config, *arguments: Any) -> Backend:
+    """Build the backend; ``arguments`` come before its options, such as the program of a model.
+
+    Raises:
+        ConfigError: an option that it does not take, or not with this value.
+    """
+    backend: Backend = _construct(config, "backend", config.backend, BACKENDS, *arguments)
+    return backend
+
+
+def build_store(section: StoreSection) -> Opened:
+    """Open the store of a configuration.
+
+    Raises:
+        ConfigError: ``~`` in a path, for a user who has no home directory; a key that is too short.
+        StoreError: it can't be used: a file, not writable, somebody else's, a newer version's.
+    """
+    path = section.path or Environment.read().store
+    return open_store(
+        _absolute(path) if path else None,
+        max_bytes=section.max_bytes,
+        read_only=section.read_only,
+        shared=section.shared,
+        key_files=[_absolute(file) for file in section.seal.key_file] if section.seal else (),
+    )
+
+
+def build_cache(
+    config: Config,
+    backend: Backend,
+    *,
+    ladders: Ladders | None = None,
+    policy: Policy | None = None,
+    saved_state: Any = None,
+) -> GraphCache:
+    """Build the cache; ``ladders`` and ``policy`` are the configuration's own unless they are given.
+
+    ``saved_state`` is what an earlier process's ``cache.saved_state()`` returned.
+
+    Raises:
+        ConfigError: an option that the policy or the eviction does not take.
+        StoreError: the store can't be used.
+    """
+    stats = Stats(strict=config.strict)
+    opened = build_store(config.store) if config.store else None
+    return GraphCache(
+        policy or build_policy(config, ladders or config.ladders()),
+        InlineSupplier(
+            backend,
+            opened.store if opened else None,
+            stats=stats,
+            exclusive=opened.locks.turn if opened else None,
+        ),
+        budget=config.budget,
+        evict_unit=backend.evict_unit,
+        on_miss=OnMiss(config.on_miss),
+        frozen_on_miss=OnMiss(config.frozen_on_miss) if config.frozen_on_miss else None,
+        costs=load_profile(config.profile) if config.profile else PaddedWork(),
+        max_slowdown=config.max_slowdown,
+        saved_state=saved_state,
+        stats=stats,
+    )
+
+
+def _absolute(path: Path) -> Path:
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        raise ConfigError.of("path", str(path), f"a path without ~: {error}") from None
+
+
+def _construct(config: Config, field: str, named: Named, table: NameTable, *arguments: Any) -> Any:
+    make = table.find(named.name)
+    _check_options(config, field, named, make, len(arguments))
+    try:
+        return make(*arguments, **named.options)
+    except ConfigError as error:
+        raise type(error)(f"{config.place(field, 'options')}: {error}") from error
+
+
+def _check_options(config: Config, field: str, named: Named, make: Callable[..., Any], given: int) -> None:
+    parameters = list(inspect.signature(make).parameters.values())[given:]
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    for option in named.options:
+        if option not in (parameter.name for parameter in parameters):
+            allowed = ", ".join(parameter.name for parameter in parameters) or "no option"
+            place = config.place(field, "options", option)
+            raise ConfigError(f"{place}: no such option of {named.name}; allowed: {allowed}")
