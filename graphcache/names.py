@@ -98,5 +98,6 @@ BACKENDS = NameTable(
     {
         "inductor": "graphcache.backends.inductor:InductorBackend",
         "eager": "graphcache.backends.eager:EagerBackend",
+        "callable": "graphcache.backends.lazy:CallableBackend",
     },
 )
