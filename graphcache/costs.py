@@ -235,7 +235,7 @@ class CostLearner:
         self._supplied: dict[tuple[GraphKey, str], deque[float]] = {}
         self._latest = CostTable({}, nominal=prior, shaped=True, name="learned")
 
-    def ran(self, key: GraphKey, seconds: float) -> None:
+    def observe(self, key: GraphKey, seconds: float) -> None:
         """Take note of one run of a resident graph."""
         runs = self._warm.get(key)
         if runs is None:
