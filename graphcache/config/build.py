@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -107,19 +106,25 @@ def _absolute(path: Path) -> Path:
 
 def _construct(config: Config, field: str, named: Named, table: NameTable, *arguments: Any) -> Any:
     make = table.find(named.name)
-    _check_options(config, field, named, make, len(arguments))
+    _check_call(config, field, named, inspect.signature(make), arguments)
     try:
         return make(*arguments, **named.options)
     except ConfigError as error:
         raise type(error)(f"{config.place(field, 'options')}: {error}") from error
 
 
-def _check_options(config: Config, field: str, named: Named, make: Callable[..., Any], given: int) -> None:
-    parameters = list(inspect.signature(make).parameters.values())[given:]
-    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
-        return
+def _check_call(
+    config: Config, field: str, named: Named, signature: inspect.Signature, arguments: tuple[Any, ...]
+) -> None:
+    """Refuse what Python would refuse, with the place and the options that there are."""
+    parameters = list(signature.parameters.values())[len(arguments) :]
+    names = [parameter.name for parameter in parameters]
+    takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     for option in named.options:
-        if option not in (parameter.name for parameter in parameters):
-            allowed = ", ".join(parameter.name for parameter in parameters) or "no option"
-            place = config.place(field, "options", option)
+        if option not in names and not takes_any:
+            place, allowed = config.place(field, "options", option), ", ".join(names) or "no option"
             raise ConfigError(f"{place}: no such option of {named.name}; allowed: {allowed}")
+    try:
+        signature.bind(*arguments, **named.options)
+    except TypeError as error:
+        raise ConfigError(f"{config.place(field)}: {named.name!r} can't be made: {error}") from None

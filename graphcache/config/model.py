@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from pydantic import Field, PrivateAttr, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from graphcache.config.document import Document, read_document
 from graphcache.config.problems import config_error
@@ -24,7 +25,7 @@ from graphcache.config.sections import (
     Section,
     StoreSection,
 )
-from graphcache.errors import ConfigError, UnknownNameError
+from graphcache.errors import UnknownNameError
 from graphcache.policy.protocol import Budget, Ladders
 
 OnMissName: TypeAlias = Literal["compile", "fallback", "log", "raise"]
@@ -75,7 +76,8 @@ class Config(Section):
     @model_validator(mode="after")
     def _one_prefill_ladder(self) -> Config:
         if self.ladder is not None and self.dimensions.prefill is not None:
-            raise ConfigError("ladders.prefill: given beside ladder; allowed: one of the two")
+            problem = "prefill is given beside ladder; allowed: one of the two"
+            raise PydanticCustomError("conflict", problem, {"field": "ladders"})
         return self
 
     @property

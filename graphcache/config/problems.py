@@ -44,7 +44,7 @@ class _Problem:
         self.value = error["input"]
         self.message: str = error["msg"]
         location = tuple(error["loc"])
-        if self.kind == "unknown_field":
+        if "field" in self.context:  # of the section that was refused
             location += (self.context["field"],)
         self.location = tuple(_real(location, document.fields))
         self.text = f"{document.place(self.location)}: {self._told()}"
@@ -58,8 +58,8 @@ class _Problem:
         field = ".".join(map(str, self.location))
         if self.kind == "unknown_field":
             return f"{field}: no such field{self._nearest()}; allowed: {', '.join(self.context['known'])}"
-        if self.kind == "missing":
-            return f"{field}: is missing"
+        if self.kind in ("missing", "conflict"):
+            return f"{field}: {self.message if self.kind == 'conflict' else 'is missing'}"
         raised = self.context.get("error")
         if isinstance(raised, ConfigError):
             return _join(field, str(raised))
