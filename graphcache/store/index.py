@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import sqlite3
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,6 +26,7 @@ from graphcache.store.private import make_private
 T = TypeVar("T")
 
 BUSY_TIMEOUT_SECONDS = 2
+REST_SECONDS = 10.0
 _DATABASE = "cache.db"
 _MODE_RAW = 1
 _NEVER_IN_A_FILE = 1 << 62
@@ -71,13 +74,18 @@ class Index:
     """Named JSON values in ``directory``, shared by processes: a `graphcache.store.ledger.Table`.
 
     ``faults`` counts what went wrong, by reason; no method raises for a fault of the index.  ``mode`` is
-    that of the database's file, before the umask.
+    that of the database's file, before the umask.  After finding it busy, nothing is asked of it for
+    `REST_SECONDS` of ``clock``, so that whoever holds it can't hold this process up again and again.
     """
 
-    def __init__(self, directory: Path, mode: int = 0o600) -> None:
+    def __init__(
+        self, directory: Path, mode: int = 0o600, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.faults: Counter[str] = Counter()
         self._directory = directory
         self._mode = mode
+        self._clock = clock
+        self._rests_until = -math.inf
         self._cache: Cache | None = None
         self._opening = threading.Lock()
 
@@ -106,15 +114,16 @@ class Index:
 
     def _try(self, work: Callable[[Cache], T], otherwise: T) -> T:
         """Do some work; begin a new index if this one is damaged, and give up if it is busy."""
+        if self._clock() < self._rests_until:
+            self.faults["index_busy"] += 1
+            return otherwise
         for _ in range(2):
             try:
                 return work(self._open())
-            except (Timeout, BlockingIOError):
-                self.faults["index_busy"] += 1
-                return otherwise
-            except (sqlite3.Error, UnicodeDecodeError, OSError, OverflowError) as error:
+            except Exception as error:  # over a damaged database diskcache trips in any way at all
                 if _is_busy(error):
                     self.faults["index_busy"] += 1
+                    self._rests_until = self._clock() + REST_SECONDS
                     return otherwise
                 self.faults["index_damaged"] += 1
                 self._discard()
@@ -122,7 +131,10 @@ class Index:
 
     def _open(self) -> Cache:
         with self._opening:
-            if self._cache is None or not (self._directory / _DATABASE).exists():
+            if self._cache is not None and not (self._directory / _DATABASE).exists():
+                self._cache.close()
+                self._cache = None
+            if self._cache is None:
                 make_private(self._directory)
                 _probe(self._directory / _DATABASE, self._mode)
                 self._cache = _open_cache(self._directory)
@@ -175,6 +187,8 @@ def _replace(cache: Cache, name: str, change: Callable[[Any], Any]) -> Any:
 
 
 def _is_busy(error: Exception) -> bool:
+    if isinstance(error, Timeout):
+        return True
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     return code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 

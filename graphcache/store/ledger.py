@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
+from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest as digest_of
 
 MAX_RUNS = 256
@@ -77,7 +79,12 @@ class Ledger:
         self._clock = clock
 
     def record_run(self, run_id: str, snapshot: dict[str, Any]) -> None:
-        """Keep a run's statistics so far, in place of what was kept of this run before."""
+        """Keep a run's statistics so far, in place of what was kept of this run before.
+
+        Raises:
+            ConfigError: they are not plain JSON.
+        """
+        _check_json("snapshot", snapshot)
         known = self._table.get("run" + _SEP + run_id) is not None
         self._table.update("run" + _SEP + run_id, lambda _: snapshot)
         if known:
@@ -95,7 +102,12 @@ class Ledger:
         return {run: snapshot for run, snapshot in found.items() if isinstance(snapshot, dict)}
 
     def save_manifest(self, namespace: str, policy: str, manifest: dict[str, Any]) -> None:
-        """Keep what a restart needs to warm the right graphs in the right order."""
+        """Keep what a restart needs to warm the right graphs in the right order.
+
+        Raises:
+            ConfigError: it is not plain JSON.
+        """
+        _check_json("manifest", manifest)
         self._table.update(_manifest(namespace, policy), lambda _: manifest)
 
     def load_manifest(self, namespace: str, policy: str) -> dict[str, Any] | None:
@@ -133,6 +145,13 @@ class Ledger:
             case [str(compiler), str(message), float(recorded)]:
                 return Failure(compiler, message, recorded)
         return None
+
+
+def _check_json(field: str, value: object) -> None:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError.of(field, type(value).__name__, f"plain JSON ({error})") from None
 
 
 def _manifest(namespace: str, policy: str) -> str:

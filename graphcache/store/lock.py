@@ -187,6 +187,7 @@ def _held(descriptor: int) -> Iterator[None]:
     beating = threading.Thread(target=_beat, args=(descriptor, over), name="graphcache-lock", daemon=True)
     _held_descriptors.add(descriptor)
     try:
+        _sign(descriptor, beats=0)
         beating.start()
         yield
     finally:
@@ -198,14 +199,16 @@ def _held(descriptor: int) -> Iterator[None]:
 
 
 def _beat(descriptor: int, over: threading.Event) -> None:
-    beats = 0
-    while True:
-        owner = json.dumps([os.getpid(), socket.gethostname(), _boot_id(), beats]) + "\n"
-        with suppress(OSError):  # a full disk: those who wait then see no heartbeat, and wait no longer
-            os.pwrite(descriptor, owner.encode(), 0)
-        if over.wait(BEAT_SECONDS):
-            return
+    beats = 1
+    while not over.wait(BEAT_SECONDS):
+        _sign(descriptor, beats)
         beats += 1
+
+
+def _sign(descriptor: int, beats: int) -> None:
+    owner = json.dumps([os.getpid(), socket.gethostname(), _boot_id(), beats]) + "\n"
+    with suppress(OSError):  # a full disk: those who wait then see no heartbeat, and wait no longer
+        os.pwrite(descriptor, owner.encode(), 0)
 
 
 def _boot_id() -> str:

@@ -1,4 +1,4 @@
-"""Opening the store that a configuration describes, and looking an entry up in it."""
+"""Opening the store that a configuration describes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from graphcache.errors import CorruptError
-from graphcache.fingerprint import digest as digest_of
 from graphcache.store.disk import DiskStore
 from graphcache.store.lock import CompileLocks, locks_directory
 from graphcache.store.private import default_path
-from graphcache.store.protocol import Store, Stored
+from graphcache.store.protocol import Store
 from graphcache.store.readonly import ReadOnlyStore
 from graphcache.store.sealed import SealedStore, read_key_files
 
@@ -56,18 +54,3 @@ def open_store(
     store = SealedStore(disk, keys) if keys else disk
     locks = CompileLocks(None if read_only else locks_directory(disk.path), shared=shared)
     return Opened(store, disk, locks)
-
-
-def look_up(store: Store, namespace: str, key: object) -> Stored | None:
-    """Return the entry of a key in a namespace, both compared in full, or None where there is none.
-
-    Raises:
-        CorruptError: the entry was bad, or another one's.
-        StoreError: the store can't be read.
-    """
-    stored = store.get(digest_of(namespace, str(key)))
-    if stored is not None and (stored.record.namespace, stored.record.key) != (namespace, str(key)):
-        raise CorruptError(
-            f"asked for {key}, and found {stored.record.key} of {stored.record.namespace[:12]}"
-        )
-    return stored

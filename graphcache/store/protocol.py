@@ -26,7 +26,7 @@ class Record:
     seconds: float = 0.0
     created: float = 0.0
     facts: tuple[tuple[str, str], ...] = ()
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
     group: tuple[str, ...] = ()
     seal: str = ""
 

@@ -44,7 +44,7 @@ class SealKeys:
     def signed(self, message: bytes, seal: str) -> bool:
         """Say whether a message bears one of the keys' signatures."""
         given = seal.encode(errors="replace")
-        return any([hmac.compare_digest(_mac(key, message).encode(), given) for key in self._keys])
+        return any(hmac.compare_digest(_mac(key, message).encode(), given) for key in self._keys)
 
 
 class SealedStore:
