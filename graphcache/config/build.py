@@ -10,7 +10,7 @@ from graphcache.backends.protocol import Backend
 from graphcache.cache import GraphCache, OnMiss
 from graphcache.compile.inline import InlineSupplier
 from graphcache.config.environment import Environment
-from graphcache.config.model import Config
+from graphcache.config.model import Config, load_config
 from graphcache.config.sections import Named, StoreSection
 from graphcache.costs import PaddedWork
 from graphcache.errors import ConfigError
@@ -95,6 +95,20 @@ def build_cache(
         saved_state=saved_state,
         stats=stats,
     )
+
+
+def check_config(source: str | Path) -> Ladders:
+    """Check all of a configuration that can be checked without a model; return its ladders.
+
+    Raises:
+        ConfigError: it can't be used, saying why.
+    """
+    config = load_config(source)
+    ladders = config.ladders()
+    build_policy(config, ladders)
+    if config.profile:
+        load_profile(config.profile)
+    return ladders
 
 
 def _absolute(path: Path) -> Path:

@@ -46,7 +46,7 @@ def read_document(path: Path) -> Document:
     Raises:
         ConfigError: no such file, or not such a file; names file, line and what is wrong.
     """
-    text = _read_text(path)
+    text = read_text(path)
     try:
         node, fields = _parse(text)
     except _Refused as error:
@@ -73,7 +73,12 @@ def _parse(text: str) -> tuple[yaml.Node | None, Any]:
         loader.dispose()
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """Read a file of UTF-8 text of bounded size.
+
+    Raises:
+        ConfigError: it can't be read, saying why.
+    """
     try:
         if path.exists() and not path.is_file():
             raise ConfigError(f"{path}: not a file; allowed: a YAML file")

@@ -114,7 +114,10 @@ def load_config(source: str | Path | Mapping[str, Any]) -> Config:
         ConfigError: a problem a line, each naming file, line, field, value and what is allowed.
         UnknownNameError: no such policy is shipped; or the only problem is a name that no table holds.
     """
-    document = _document_of(source)
+    if isinstance(source, Mapping):
+        document = Document("configuration", dict(source))
+    else:
+        document = read_document(policy_path(source))
     try:
         config = Config.model_validate(document.fields)
     except ValidationError as invalid:
@@ -131,12 +134,18 @@ def shipped_policies() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
-def _document_of(source: str | Path | Mapping[str, Any]) -> Document:
-    if isinstance(source, Mapping):
-        return Document("configuration", dict(source))
+def policy_path(source: str | Path) -> Path:
+    """Return the YAML file of a shipped policy's name; a path is its own.
+
+    A text is a path if there is a slash in it, or it ends in ``.yaml`` or ``.yml``.
+
+    Raises:
+        UnknownNameError: no such policy is shipped.
+    """
     if isinstance(source, Path) or "/" in source or Path(source).suffix in (".yaml", ".yml"):
-        return read_document(Path(source).expanduser())
+        return Path(source).expanduser()
     shipped = shipped_policies()
     if source not in shipped:
-        raise UnknownNameError.among("policy file", source, [*shipped, "or the path of a YAML file"])
-    return read_document(shipped[source])
+        unknown = UnknownNameError.among("policy", source, shipped)
+        raise UnknownNameError(f"{unknown}; a YAML file is given by its path, such as ./{source}.yaml")
+    return shipped[source]

@@ -308,7 +308,7 @@ def test_a_long_value_is_cut(load):
 
 def test_a_name_that_does_not_ship_lists_those_that_do():
     with pytest.raises(
-        UnknownNameError, match=r"'dynamic' is not known; known: .*dynamic-dual, .*a YAML file"
+        UnknownNameError, match=r"'dynamic' is not known; known: .*dynamic-dual, .*; a YAML file is"
     ):
         load_config("dynamic")
 
