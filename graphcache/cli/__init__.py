@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
     from graphcache.cli.app import app
 
     try:
-        app(arguments)
+        app(arguments, prog_name="graphcache")
     except GraphCacheError as error:
         print(f"graphcache: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, ConfigError) else 1)

@@ -71,7 +71,7 @@ def seconds(value: float) -> str:
     """Return seconds to a precision that people read: ``0.0034``, ``1.25``, ``731``."""
     if value >= 100:
         return f"{value:.0f}"
-    return f"{value:.2f}" if value >= 1 or value == 0 else f"{value:.2g}"
+    return f"{value:.2f}" if value >= 0.1 or value == 0 else f"{value:.2g}"
 
 
 def share(value: float | None) -> str:

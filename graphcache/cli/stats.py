@@ -9,7 +9,7 @@ import typer
 
 from graphcache.cli.output import AsJson, StoreOption, example, print_json, print_table, seconds, share
 
-COLUMNS = ("#hit", "#loads", "#compiles", "#fallbacks", "#saved s", "#stalled s", "#run s")
+COLUMNS = ("#hit", "#loads", "#compiles", "#fallbacks", "#saved s", "#stall s", "#run s")
 KEYS_SHOWN = 20
 
 
