@@ -1,6 +1,7 @@
 """Who may import whom; what may be imported at all; and the names that are public."""
 
 import ast
+import functools
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -58,6 +59,7 @@ PUBLIC = [
 ]
 
 
+@functools.cache
 def tree(module):
     return ast.parse(FILES[module].read_text())
 
