@@ -29,16 +29,16 @@ class KeyCosts(Section):
 class Defaults(Section):
     """What stands where no graph of the kind was measured."""
 
-    load_seconds: float = Field(0.01, ge=0, allow_inf_nan=False)
-    compile_seconds: float = Field(60.0, ge=0, allow_inf_nan=False)
-    bytes: int = Field(0, ge=0)
+    load_seconds: float = Field(default=0.01, ge=0, allow_inf_nan=False)
+    compile_seconds: float = Field(default=60.0, ge=0, allow_inf_nan=False)
+    bytes: int = Field(default=0, ge=0)
 
 
 class Profile(Section):
     """A profile file's fields; ``keys`` maps keys in text form, such as ``prefill/causal/1x512``."""
 
     description: str = ""
-    defaults: Defaults = Field(default_factory=Defaults)
+    defaults: Defaults = Defaults()
     keys: dict[str, KeyCosts] = Field(min_length=1)
 
     @field_validator("keys")

@@ -24,8 +24,9 @@ Task: TypeAlias = Literal["pooling", "generate"]
 
 DECODE_SECONDS = 0.025
 """One token of every running sequence."""
-LOAD_ROUNDS = 12
-LOAD_TOLERANCE = 0.005
+LOAD_ROUNDS = 20
+LOAD_TOLERANCE = 0.01
+LOAD_SAMPLE = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,28 +86,37 @@ def replay(
     fitting = trace.prompt_tokens <= limits.max_num_batched_tokens
     admitted = trace if fitting.all() else trace.select(fitting)
 
-    def run(factor: float) -> Steps:
-        return _TASKS[task](admitted.stretched(factor), limits, step_seconds)
+    def run(requests: Trace) -> Steps:
+        return _TASKS[task](requests, limits, step_seconds)
 
-    steps = run(1.0) if load is None else _at_load(load, run)
+    steps = run(admitted) if load is None else _at_load(load, admitted, run)
     return replace(steps, left_out=len(trace) - len(admitted), notes=trace.notes)
 
 
-def _at_load(load: float, run: Callable[[float], Steps]) -> Steps:
-    """Find the stretch at which the busy share is ``load``: it falls about as the stretch grows."""
+def _at_load(load: float, trace: Trace, run: Callable[[Trace], Steps]) -> Steps:
+    """Stretch a trace until the busy share is ``load``; a long one is first tried on its beginning."""
     if not 0 < load < 1:
         raise ConfigError.of("load", load, "a share between 0 and 1, both excluded")
-    factor, low, high = 1.0, 0.0, inf
+    factor = 1.0
+    if len(trace) > 2 * LOAD_SAMPLE:
+        factor, _ = _stretch(load, factor, trace.first(LOAD_SAMPLE), run)
+    return _stretch(load, factor, trace, run)[1]
+
+
+def _stretch(load: float, factor: float, trace: Trace, run: Callable[[Trace], Steps]) -> tuple[float, Steps]:
+    """Search for the stretch from ``factor`` on: the busy share falls about as it grows."""
+    low, high, push = 0.0, inf, 1.0
     for _ in range(LOAD_ROUNDS):
-        steps = run(factor)
+        steps = run(trace.stretched(factor))
         share = steps.busy_share or 0.0
         if abs(share - load) <= LOAD_TOLERANCE * load or share == 0:
             break
         low, high = (factor, high) if share > load else (low, factor)
-        factor *= share / load
+        factor *= push * share / load
+        push = 2 * push if high == inf else 1.0  # a saturated server says little of how far there is to go
         if not low < factor < high:
             factor = (low + high) / 2
-    return steps
+    return factor, steps
 
 
 def _take(arrived: list[float], prompt: list[int], span: range, now: float, room: int) -> tuple[int, int]:
