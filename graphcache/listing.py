@@ -12,6 +12,7 @@ from graphcache.config import Environment
 from graphcache.errors import ConfigError, StoreError
 from graphcache.store.disk import DiskStore
 from graphcache.store.open import Opened, open_store
+from graphcache.store.private import default_path
 from graphcache.store.protocol import Record
 
 
@@ -28,17 +29,26 @@ class Entry:
         return {"digest": self.digest, **asdict(self.record), "uses": self.uses}
 
 
-def open_existing(path: Path | None) -> Opened:
-    """Open a store to look at it: the one given, else ``GRAPHCACHE_STORE``, else the user's own.
+def store_directory(path: Path | None) -> Path:
+    """Return the store to look at: the one given, else ``GRAPHCACHE_STORE``, else the user's own.
 
-    One that can't be written is opened to be read only.
+    Raises:
+        StoreError: there is no such directory.
+    """
+    where = path or Environment.read().store or default_path()
+    where = Path(os.path.expanduser(where))
+    if not where.exists():
+        raise StoreError(f"{os.fspath(where)!r}: no such store")
+    return where
+
+
+def open_existing(path: Path | None) -> Opened:
+    """Open a store to look at it; one that can't be written is opened to be read only.
 
     Raises:
         StoreError: there is none, or it can't be used, saying why.
     """
-    where = path or Environment.read().store
-    if where is not None and not where.expanduser().exists():
-        raise StoreError(f"{os.fspath(where)!r}: no such store")
+    where = store_directory(path)
     try:
         return open_store(where, shared=True)
     except StoreError:

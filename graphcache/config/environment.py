@@ -7,16 +7,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+VARIABLES = {
+    "GRAPHCACHE_POLICY": "a shipped policy's name, or the path of a YAML file",
+    "GRAPHCACHE_PLATFORM": "`cpu` makes vLLM run through this package on a CPU host",
+    "GRAPHCACHE_DISABLE": "`1` makes the model run as it would without this package",
+    "GRAPHCACHE_STORE": "directory of the artifact store, wherever a configuration names none",
+}
+"""Every variable, and what it says; one that is empty is one that is not set."""
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What the environment says.
-
-    ``policy`` (`GRAPHCACHE_POLICY`) is a shipped policy's name or the path of a YAML file, ``platform``
-    (`GRAPHCACHE_PLATFORM`) the vLLM platform asked for, ``disabled`` (`GRAPHCACHE_DISABLE`) whether the
-    model runs as it would without this package, ``store`` (`GRAPHCACHE_STORE`) the directory of the
-    artifact store wherever a configuration gives none.
-    """
+    """What the environment says: a field for each of `VARIABLES`."""
 
     policy: str | None = None
     platform: str | None = None
