@@ -7,10 +7,11 @@ from typing import Any
 
 from graphcache.errors import UnknownNameError
 
-FAMILIES = {"qwen3": {"head_dim": 64}, "llama": {}}
-"""The model families, as transformers names them, with what their configuration needs beside the sizes."""
+FAMILIES = ("qwen3", "llama")
+"""The model families, as transformers names them."""
 
 VOCABULARY = 512
+HEAD_DIM = 64
 
 
 def write_model(
@@ -33,21 +34,24 @@ def write_model(
         UnknownNameError: a family that is not in `FAMILIES`.
     """
     import torch
+    from safetensors.torch import save_file
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if family not in FAMILIES:
         raise UnknownNameError.among("family", family, FAMILIES)
     sizes: dict[str, Any] = {
+        "architectures": [f"{family.capitalize()}ForCausalLM"],
         "vocab_size": VOCABULARY,
         "hidden_size": hidden,
         "intermediate_size": 3 * hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": max(1, heads // 2),
+        "head_dim": HEAD_DIM,
         "max_position_embeddings": max_tokens,
         "tie_word_embeddings": True,
     }
-    config = AutoConfig.for_model(family, **{**sizes, **FAMILIES[family]})
+    config = AutoConfig.for_model(family, **sizes)
     config.dtype = torch.float32
     model = AutoModelForCausalLM.from_config(config)
     generator = torch.Generator().manual_seed(seed)
@@ -55,7 +59,9 @@ def write_model(
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0.0, std, generator=generator)
-    model.save_pretrained(directory)
+    weights = {name: tensor for name, tensor in model.state_dict().items() if name != "lm_head.weight"}
+    config.save_pretrained(directory)
+    save_file(weights, Path(directory) / "model.safetensors", {"format": "pt"})
     _write_tokenizer(directory)
     return Path(directory)
 

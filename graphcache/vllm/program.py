@@ -14,22 +14,11 @@ from vllm.forward_context import create_forward_context, override_forward_contex
 from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest
 from graphcache.key import GraphKey, MaskMode
+from graphcache.vllm import tokens
 from graphcache.vllm.attention import Rows
 
 UNUSED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 """Fields of a model's configuration that are no fact of its code, or are facts of their own."""
-
-
-def visible(segments: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return which keys each query may look at: its own segment's, up to its own position.
-
-    ``segments`` and ``positions`` are ``[rows, seq_len]``; the result is bool,
-    ``[rows, 1, seq_len, seq_len]``.  Padding is a segment like any other, so that no row of the mask is
-    empty.
-    """
-    same = segments[:, :, None] == segments[:, None, :]
-    before = positions[:, :, None] >= positions[:, None, :]
-    return (same & before)[:, None]
 
 
 class PrefillGraph(nn.Module):
@@ -49,7 +38,7 @@ class PrefillGraph(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Run the model under a forward context that says how the tokens lie."""
-        mask = None if segments is None else visible(segments, positions)
+        mask = None if segments is None else tokens.visible(segments, positions)
         attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask))
         context = create_forward_context(attention, self._vllm_config)
         with override_forward_context(context):

@@ -1,4 +1,4 @@
-"""Where the tokens of a launch lie in its graph's inputs, and the way back."""
+"""Where the tokens of a launch lie in its graph's inputs, which may look at which, and the way back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphcache.key import GraphKey
 
 
 class Span(NamedTuple):
-    """One sequence of a launch: ``length`` tokens, from ``source`` in the batch to ``target`` in the graph."""
+    """One sequence of a launch: ``length`` tokens, at ``source`` in the batch, ``target`` in the graph."""
 
     source: int
     target: int
@@ -50,3 +50,15 @@ def collect(hidden: torch.Tensor, output: torch.Tensor, cut: Sequence[Span]) -> 
     flat = output.view(-1, output.shape[-1])
     for source, target, length in cut:
         hidden[source : source + length] = flat[target : target + length]
+
+
+def visible(segments: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Return which keys each query may look at: its own segment's, up to its own position.
+
+    ``segments`` and ``positions`` are ``[rows, seq_len]``; the result is bool,
+    ``[rows, 1, seq_len, seq_len]``.  Padding is a segment like any other, so that no row of the mask is
+    empty.
+    """
+    same = segments[:, :, None] == segments[:, None, :]
+    before = positions[:, :, None] >= positions[:, None, :]
+    return (same & before)[:, None]

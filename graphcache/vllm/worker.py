@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
+from vllm import envs
+from vllm.utils.cpu_resource_utils import parse_id_list
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import CompilationTimes
 
@@ -17,6 +21,7 @@ class GraphCacheWorker(CPUWorker):
 
     def init_device(self) -> None:
         """Set the device up, and make the runner ours."""
+        _bind_threads(self.local_rank)
         super().init_device()
         # CPUWorker builds its runner itself; ours has other methods and the same state.
         self.model_runner.__class__ = GraphCacheModelRunner
@@ -29,7 +34,7 @@ class GraphCacheWorker(CPUWorker):
 
     def graphcache_stats(self) -> dict[str, Any]:
         """Return what this worker's cache has counted, as plain values; for ``collective_rpc``."""
-        return self.model_runner.graphs.stats.snapshot()
+        return self.model_runner.graphs.snapshot()
 
     def shutdown(self) -> None:
         """Close the cache before the model goes."""
@@ -41,3 +46,13 @@ class GraphCacheWorker(CPUWorker):
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         """Allocate as usual: vLLM sends platforms from outside to an accelerator's allocator."""
         return nullcontext()
+
+
+def _bind_threads(local_rank: int) -> None:
+    """Run on the CPUs that ``VLLM_CPU_OMP_THREADS_BIND`` lists: vLLM binds its own CPU platform only."""
+    listed = envs.VLLM_CPU_OMP_THREADS_BIND
+    if listed in ("auto", "nobind"):
+        return
+    cpus = parse_id_list(listed.split("|")[local_rank])
+    os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(len(cpus))

@@ -1,0 +1,107 @@
+"""Embeddings of a real engine equal stock vLLM's, whatever the policy; and a broken mask shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from graphcache.vllm.models import write_model
+
+POLICIES = ("static-mask", "static-causal", "dynamic-dual")
+CONTROLS = {
+    "leaking mask": ("static-mask", "leak"),
+    "causal term dropped from the mask": ("static-mask", "drop-causal"),
+    "causal term dropped without a mask": ("static-causal", "drop-causal"),
+    "positions off by one": ("dynamic-dual", "shift-positions"),
+}
+CASES = [
+    ("qwen3", "float32"),
+    ("qwen3", "bfloat16"),
+    ("llama", "float32"),
+    pytest.param(("llama", "bfloat16"), marks=pytest.mark.slow),
+]
+pytestmark = pytest.mark.parametrize("case", CASES, ids="-".join)
+
+
+@pytest.fixture(scope="session")
+def embeddings(vllm_script, tmp_path_factory):
+    """Per model and dtype: embeddings and statistics of each run, of one stock engine and one of ours."""
+
+    @cache
+    def of(case: tuple[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        family, dtype = case
+        folder = tmp_path_factory.mktemp("-".join(case))
+        model = write_model(folder / "model", family=family)
+        runs = [(policy, _configuration(folder, policy), None) for policy in POLICIES]
+        runs += [
+            (name, _configuration(folder, policy), tampering)
+            for name, (policy, tampering) in CONTROLS.items()
+        ]
+        stock, _ = _run(vllm_script, folder, {"model": str(model), "dtype": dtype, "runs": []})
+        ours, stats = _run(
+            vllm_script,
+            folder,
+            {"model": str(model), "dtype": dtype, "runs": runs},
+            GRAPHCACHE_PLATFORM="cpu",
+            GRAPHCACHE_POLICY=runs[0][1],
+        )
+        return stock | ours, stats
+
+    return of
+
+
+def _configuration(folder: Path, policy: str) -> str:
+    path = folder / f"{policy}.yaml"
+    path.write_text(
+        f"{{policy: {policy}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
+    )
+    return str(path)
+
+
+def _run(
+    vllm_script: Callable[..., str], folder: Path, job: dict[str, Any], **variables: str
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    (folder / "job.json").write_text(json.dumps(job))
+    vllm_script("batches.py", folder / "job.json", folder / "out.npz", variables=variables)
+    with np.load(folder / "out.npz") as out:
+        arrays = dict(out)
+    return arrays, json.loads(str(arrays.pop("stats")))
+
+
+def equal(dtype: str, ours: np.ndarray, stock: np.ndarray) -> bool:
+    """Say whether embeddings, which are unit vectors, are equal as far as their dtype goes."""
+    if dtype == "float32":
+        return bool(np.abs(ours - stock).max() <= 1e-4)
+    return bool((ours * stock).sum(axis=1).min() >= 0.999)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_embeddings_equal_stock_vllm(embeddings, case, policy):
+    arrays, _ = embeddings(case)
+    assert equal(case[1], arrays[policy], arrays["stock"])
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_a_wrong_graph_fails_the_comparison(embeddings, case, control):
+    arrays, _ = embeddings(case)
+    assert not equal(case[1], arrays[control], arrays["stock"])
+
+
+def test_each_policy_ran_the_graphs_it_stands_for(embeddings, case):
+    _, stats = embeddings(case)
+    modes = {policy: {key.split("/")[1] for key in stats[policy]["keys"]} for policy in POLICIES}
+    assert modes == {
+        "static-mask": {"custom"},
+        "static-causal": {"causal"},
+        "dynamic-dual": {"custom", "causal"},
+    }
+    sequences = 2 + sum(range(1, 9))
+    assert stats["static-mask"]["total"]["runs"] == stats["static-mask"]["steps"] == 10
+    assert stats["static-causal"]["total"]["runs"] == sequences
+    assert stats["dynamic-dual"]["total"]["runs"] == 10
