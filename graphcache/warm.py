@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -10,6 +11,8 @@ from graphcache.compile.protocol import Supplied
 from graphcache.errors import BudgetError, CompileError, LoadError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
+
+logger = logging.getLogger("graphcache.warm")
 
 Progress = Callable[[GraphKey, int, int], None]
 
@@ -51,11 +54,14 @@ def warm(
         if deadline_seconds is not None and clock() - began >= deadline_seconds:
             report.left_out.append(key)
             continue
-        if progress is not None:
-            progress(key, index, len(keys))
+        (progress or _log)(key, index, len(keys))
         _list_for(cache, key, report).append(key)
     report.seconds = clock() - began
     return report
+
+
+def _log(key: GraphKey, index: int, count: int) -> None:
+    logger.info("warming %s, %d of %d", key, index + 1, count)
 
 
 def _list_for(cache: Warmable, key: GraphKey, report: WarmReport) -> list[GraphKey]:

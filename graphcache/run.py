@@ -1,0 +1,205 @@
+"""Real vLLM engines over a stream of requests, one after another, one for each policy."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from graphcache.errors import ConfigError, GraphCacheError
+from graphcache.trace.requests import Trace
+
+SINGLE = "static-causal"
+"""The policy that a server chooses by ``max_num_seqs 1``: its engine gets no batches of several."""
+
+MODEL = {"family": "qwen3", "hidden": 1024, "layers": 4, "heads": 16, "seed": 0}
+"""The model that is written where none is given: big enough that attention shows."""
+
+LOG_LINES = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What one engine has to do; goes to its process as JSON.
+
+    ``arrived_seconds`` and ``prompt_tokens`` are the requests.  The engine's clock stands still while it
+    has nothing to do.  With a ``load``, arrivals are stretched so that it is busy that share of the time,
+    as measured once it is warm; with a ``stretch``, by that factor.
+    """
+
+    policy: str
+    model: str
+    store: str
+    arrived_seconds: list[float]
+    prompt_tokens: list[int]
+    max_num_seqs: int
+    max_model_len: int
+    dtype: str = "bfloat16"
+    seed: int = 0
+    load: float | None = None
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one engine did: seconds of each step, and what its cache counted.
+
+    ``compile_seconds`` and ``load_seconds`` include the warm-up; ``snapshot`` is the cache's own.
+    """
+
+    policy: str
+    max_num_seqs: int
+    stretch: float
+    requests: int
+    tokens: int
+    step_seconds: list[float]
+    start_seconds: float
+    snapshot: dict[str, Any] = field(repr=False)
+
+    def row(self) -> dict[str, Any]:
+        """Return the figures of the table, as plain values; p50 and p99 are of steps, in seconds."""
+        total = self.snapshot["total"]
+        ordered = sorted(self.step_seconds)
+        running = sum(ordered)
+        return {
+            "policy": self.policy,
+            "max_num_seqs": self.max_num_seqs,
+            "requests": self.requests,
+            "steps": len(ordered),
+            **{name: total[name] for name in ("hits", "loads", "compiles", "fallbacks", "stalls")},
+            "compile_seconds": total["compile_seconds"],
+            "start_seconds": self.start_seconds,
+            "run_seconds": running,
+            "tokens_per_second": self.tokens / running if running else 0.0,
+            "p50_step_seconds": quantile(ordered, 0.5),
+            "p99_step_seconds": quantile(ordered, 0.99),
+            "resident_graphs": len(self.snapshot["resident"]),
+            "resident_bytes": self.snapshot["resident_bytes"],
+        }
+
+
+Report = Callable[[dict[str, Any]], None]
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Return the smallest value that at least this share of the ordered values does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+
+
+def jobs(
+    trace: Trace,
+    policies: Sequence[str],
+    *,
+    model: Path,
+    store: Path,
+    max_num_seqs: int,
+    max_model_len: int,
+    dtype: str,
+    seed: int,
+    load: float | None,
+) -> list[Job]:
+    """Return one job per policy over the same requests; those above ``max_model_len`` must be out already.
+
+    Raises:
+        ConfigError: no requests are left.
+    """
+    if not len(trace):
+        raise ConfigError.of("requests", 0, f"at least one of at most {max_model_len} tokens")
+    return [
+        Job(
+            policy=policy,
+            model=str(model),
+            store=str(store),
+            arrived_seconds=[float(seconds) for seconds in trace.arrived_seconds],
+            prompt_tokens=[int(tokens) for tokens in trace.prompt_tokens],
+            max_num_seqs=1 if policy == SINGLE else max_num_seqs,
+            max_model_len=max_model_len,
+            dtype=dtype,
+            seed=seed,
+            load=load,
+        )
+        for policy in policies
+    ]
+
+
+def run_job(job: Job, report: Report = lambda event: None) -> Result:
+    """Run one engine in a process of its own; ``report`` is told of warm-up and steps as they happen.
+
+    Raises:
+        GraphCacheError: the engine failed; the message ends with the last lines of its log.
+    """
+    with tempfile.TemporaryFile("w+") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "graphcache.vllm.serve"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env=_environment(os.environ, job),
+        )
+        try:
+            result = _follow(child, job, report)
+        finally:
+            child.kill() if child.poll() is None else None
+            child.wait()
+        if result is None:
+            log.seek(0)
+            tail = "".join(log.readlines()[-LOG_LINES:])
+            raise GraphCacheError(f"the engine of {job.policy} failed; the last of its log:\n{tail}")
+    return result
+
+
+def _follow(child: subprocess.Popen[str], job: Job, report: Report) -> Result | None:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child.stdin as stdin:
+        json.dump(asdict(job), stdin)
+    result = None
+    for line in child.stdout:
+        event = json.loads(line)
+        if event["event"] == "result":
+            result = Result(**event["result"])
+        else:
+            report(event)
+    return result if child.wait() == 0 else None
+
+
+def _environment(variables: Mapping[str, str], job: Job) -> dict[str, str]:
+    """Return the engine's environment: our platform, and nothing that the caller set for another."""
+    kept = {name: value for name, value in variables.items() if not name.startswith(("GRAPHCACHE_", "VLLM_"))}
+    threads = str(os.cpu_count() or 1)
+    return {
+        **kept,
+        "GRAPHCACHE_PLATFORM": "cpu",
+        "GRAPHCACHE_POLICY": job.policy,
+        "GRAPHCACHE_STORE": job.store,
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS", threads),
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
+    }
+
+
+def default_model(directory: Path) -> Path:
+    """Return the model that is written where none is given, after writing it where it is not there yet."""
+    from graphcache.vllm.models import write_model
+
+    path = directory / "-".join(str(value) for value in MODEL.values())
+    if not path.is_dir():
+        directory.mkdir(parents=True, exist_ok=True)
+        unfinished = Path(tempfile.mkdtemp(prefix="model-", dir=directory))
+        try:
+            write_model(unfinished, **MODEL)  # type: ignore[arg-type]
+            unfinished.rename(path)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+    return path
