@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any
 
-from graphcache.backends.protocol import EvictUnit, Graph
+from graphcache.backends.protocol import Backend, EvictUnit, Graph
 from graphcache.batch import Batch, Launch, Plan, Sequence
 from graphcache.compile.protocol import Failed, Supplied, Supplier
 from graphcache.compile.single_flight import SingleFlight
@@ -89,6 +90,21 @@ class GraphCache:
         self._arrived: dict[GraphKey, Supplied] = {}
         self._open = False
         self._closed = False
+
+    @classmethod
+    def from_yaml(cls, source: str | Path, backend: Backend, **given: Any) -> GraphCache:
+        """Build the cache that a shipped policy's name, or the path of a YAML file, describes.
+
+        ``given`` goes to `graphcache.config.build.build_cache`.
+
+        Raises:
+            ConfigError: a mistake in the file; names file, line, field, value and what is allowed.
+            StoreError: the store can't be used.
+        """
+        from graphcache.config import load_config
+        from graphcache.config.build import build_cache
+
+        return build_cache(load_config(source), backend, **given)
 
     def __enter__(self) -> GraphCache:
         return self

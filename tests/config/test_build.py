@@ -4,7 +4,7 @@ import pytest
 
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph
 from graphcache.batch import Batch
-from graphcache.cache import OnMiss
+from graphcache.cache import GraphCache, OnMiss
 from graphcache.config import load_config
 from graphcache.config.build import build_backend, build_cache, build_policy, build_store
 from graphcache.errors import BudgetError, ConfigError, PolicyError, StoreError
@@ -50,6 +50,15 @@ def test_a_second_process_finds_the_artifacts_in_the_store(tmp_path):
         with build_cache(config(tmp_path), backend) as cache:
             assert serve(cache, 100, 100) == ["prefill/custom/1x256"]
     assert [len(backend.compiled) for backend in backends] == [1, 0, 1]
+
+
+def test_a_cache_is_built_from_a_file_in_one_call(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text("policy: dynamic-dual\nladder: {min: 8, max: 32}\nstore: null\n")
+    with GraphCache.from_yaml(path, backend=Toy()) as cache:
+        assert serve(cache, 20) == ["prefill/causal/1x32"]
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml: can't be read"):
+        GraphCache.from_yaml("nowhere.yaml", backend=Toy())
 
 
 def test_without_a_store_nothing_is_kept(tmp_path):
