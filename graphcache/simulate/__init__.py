@@ -1,0 +1,49 @@
+"""The simulator: the live cache in virtual time, policies side by side, and the floors below them."""
+
+from graphcache.simulate.options import (
+    format_budget,
+    load_costs,
+    load_requests,
+    load_steps,
+    parse_budget,
+    parse_budgets,
+    parse_ladder,
+)
+from graphcache.simulate.plot import plot
+from graphcache.simulate.report import (
+    Candidate,
+    Progress,
+    Report,
+    candidates,
+    describe,
+    figures,
+    schedule_of,
+    simulate,
+)
+from graphcache.simulate.run import Change, Run, drive
+from graphcache.simulate.scenario import Scenario
+from graphcache.trace.replay import Limits
+
+__all__ = [
+    "Candidate",
+    "Change",
+    "Limits",
+    "Progress",
+    "Report",
+    "Run",
+    "Scenario",
+    "candidates",
+    "describe",
+    "drive",
+    "figures",
+    "format_budget",
+    "load_costs",
+    "load_requests",
+    "load_steps",
+    "parse_budget",
+    "parse_budgets",
+    "parse_ladder",
+    "plot",
+    "schedule_of",
+    "simulate",
+]
