@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,8 @@ class DiskStore:
 
     ``fsync=False`` gives up surviving a power cut.  ``shared`` trusts everybody who can write the
     directory: only with a seal around the store, or where the file system says who that is.  ``ledger``
-    holds runs, manifests and failed compiles.  ``faults`` counts what went wrong, by reason.
+    holds runs, manifests and failed compiles.  ``faults`` counts what went wrong, by reason.  ``on_step``
+    and ``files`` are for breaking it in tests.
 
     Raises:
         ConfigError: ``max_bytes`` is not positive.
@@ -52,13 +53,15 @@ class DiskStore:
         shared: bool = False,
         clock: Callable[[], float] = time.time,
         on_step: Callable[[str], None] = no_step,
+        files: type[EntryFiles] = EntryFiles,
     ) -> None:
         if max_bytes is not None and max_bytes <= 0:
             raise ConfigError.of("max_bytes", max_bytes, "a positive number of bytes, or none for no bound")
         self.path = Path(path).expanduser()
-        self.files = EntryFiles(self.path, fsync=fsync, shared=shared, on_step=on_step)
+        self.files = files(self.path, fsync=fsync, shared=shared, on_step=on_step)
         self.files.prepare()
         self.max_bytes = max_bytes
+        self.shared = shared
         self._index = Index(self.path / "index", 0o666 if shared else 0o600)
         self.ledger = Ledger(self._index, clock)
         self._used: dict[str, int] = {}
@@ -137,6 +140,15 @@ class DiskStore:
         """Flush, and close the index; the store can still be used afterwards."""
         self.flush()
         self._index.close()
+
+    def recount(self) -> int:
+        """Count the bytes of all entries anew, and forget the uses of those that are gone."""
+        sizes = {item.digest: item.nbytes for item in self.files.listed()}
+        self.flush()
+        for shard in range(256):
+            self._index.update(f"uses:{shard:02x}", lambda old: _only(sizes, _uses(old)))
+        self._index.update(_BYTES, lambda _: sum(sizes.values()))
+        return sum(sizes.values())
 
     def make_room(self, nbytes: int, max_bytes: int) -> list[str]:
         """Remove least recently used entries until ``nbytes`` more fit; return what was removed."""
@@ -217,6 +229,10 @@ def _known_record(row: Any, item: Listed) -> Record | None:
 def _uses(row: Any) -> dict[str, Use]:
     found = row.items() if isinstance(row, dict) else ()
     return {digest: Use(*map(_integer, pair)) for digest, pair in found if _is_pair(pair)}
+
+
+def _only(known: Container[str], uses: dict[str, Use]) -> dict[str, Use] | None:
+    return {digest: use for digest, use in uses.items() if digest in known} or None
 
 
 def _is_pair(value: Any) -> bool:

@@ -118,6 +118,8 @@ class EntryFiles:
                 return None
             record = entry_format.read_header(file)
             entry_format.check_name(record, digest)
+            if file.tell() + record.payload_bytes != os.fstat(file.fileno()).st_size:
+                raise CorruptError(f"the file is not as long as its {record.payload_bytes} bytes of payload")
             return record
 
     def has(self, digest: str) -> bool:

@@ -20,7 +20,7 @@ import math
 import re
 import struct
 from dataclasses import fields, replace
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from graphcache.errors import ConfigError, CorruptError, StoreError
 from graphcache.fingerprint import digest as digest_of
@@ -35,6 +35,14 @@ MAX_PAYLOAD_BYTES = 1 << 36
 PREFIX = struct.Struct("<8sII32s")
 _CHUNK_BYTES = 1 << 22
 _HEX = re.compile(r"[0-9a-f]{64}")
+
+
+class Readable(Protocol):
+    """What can be read from: a file that is open, or a stream."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return as many bytes as asked for, fewer only at the end."""
+        ...
 
 
 class NewerFormatError(StoreError):
@@ -146,7 +154,7 @@ def encode_header(record: Record) -> bytes:
     return PREFIX.pack(MAGIC, FORMAT_VERSION, len(header), hashlib.sha256(header).digest()) + header
 
 
-def read_header(file: BinaryIO) -> Record:
+def read_header(file: Readable) -> Record:
     """Read prefix and header; the file then stands at the payload.
 
     Raises:
@@ -167,7 +175,7 @@ def read_header(file: BinaryIO) -> Record:
     return from_json(header)
 
 
-def read_payload(file: BinaryIO, record: Record) -> bytes:
+def read_payload(file: Readable, record: Record) -> bytes:
     """Read a payload and compare it, whole, with its record.
 
     Raises:
@@ -187,7 +195,7 @@ def read_payload(file: BinaryIO, record: Record) -> bytes:
     return b"".join(chunks)
 
 
-def read_entry(file: BinaryIO, digest: str) -> Stored:
+def read_entry(file: Readable, digest: str) -> Stored:
     """Read one whole entry, and check that it is the one asked for.
 
     Raises:

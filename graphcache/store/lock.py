@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import socket
 import threading
@@ -22,13 +21,11 @@ from typing import NamedTuple
 
 from graphcache.errors import ConfigError, StoreError
 from graphcache.store.format import is_digest
-from graphcache.store.mounts import mount_of
+from graphcache.store.mounts import Mount, mount_of
 from graphcache.store.private import distrusted, make_private
 
 BEAT_SECONDS = 1.0
 POLL_SECONDS = 0.05
-
-log = logging.getLogger(__name__)
 
 
 class Owner(NamedTuple):
@@ -142,13 +139,16 @@ class CompileLocks:
             self._sleep(POLL_SECONDS)
 
 
-def locks_directory(store: Path, environ: Mapping[str, str] = os.environ) -> Path | None:
+def locks_directory(
+    store: Path, environ: Mapping[str, str] = os.environ, mount: Mount | None = None
+) -> Path | None:
     """Return where this host's locks on a store are kept, or None where no lock would be one.
 
     In the store itself on a local disk.  On a network file system locks may reach further than this host,
     or nowhere: then below ``$XDG_RUNTIME_DIR``, which is this user's and this boot's, if there is one.
+    ``mount`` is the store's, looked up where it is not given.
     """
-    mount = mount_of(store)
+    mount = mount or mount_of(store)
     if not mount.network:
         return store / "locks"
     runtime = Path(environ.get("XDG_RUNTIME_DIR", ""))
@@ -157,12 +157,6 @@ def locks_directory(store: Path, environ: Mapping[str, str] = os.environ) -> Pat
             local = runtime / "graphcache" / hashlib.sha256(str(store.resolve()).encode()).hexdigest()[:16]
             make_private(local)
             return local
-    log.warning(
-        "the store %s is on %s, and there is no $XDG_RUNTIME_DIR to keep locks in: "
-        "processes of this host that miss the same graph at once will each compile it",
-        store,
-        mount.kind,
-    )
     return None
 
 

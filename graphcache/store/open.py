@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from graphcache.store.disk import DiskStore
@@ -12,6 +14,8 @@ from graphcache.store.private import default_path
 from graphcache.store.protocol import Store
 from graphcache.store.readonly import ReadOnlyStore
 from graphcache.store.sealed import SealedStore, read_key_files
+
+log = logging.getLogger(__name__)
 
 
 class Opened(NamedTuple):
@@ -52,5 +56,16 @@ def open_store(
     else:
         disk = DiskStore(where, max_bytes=max_bytes, shared=shared)
     store = SealedStore(disk, keys) if keys else disk
-    locks = CompileLocks(None if read_only else locks_directory(disk.path), shared=shared)
+    locks = CompileLocks(None if read_only else _locks_directory(disk.path), shared=shared)
     return Opened(store, disk, locks)
+
+
+def _locks_directory(path: Path) -> Path | None:
+    directory = locks_directory(path)
+    if directory is None:
+        log.warning(
+            "the store %s is on a network file system, and there is no $XDG_RUNTIME_DIR to keep locks in: "
+            "processes of this host that miss the same graph at once will each compile it",
+            path,
+        )
+    return directory

@@ -17,6 +17,7 @@ from graphcache.fingerprint import digest
 from graphcache.store import lock as lock_module
 from graphcache.store.lock import CompileLocks, locks_directory
 from graphcache.store.mounts import Mount
+from graphcache.store.open import open_store
 
 KEY = digest("key")
 HOLDER = """
@@ -247,7 +248,9 @@ def test_locks_of_a_store_on_a_network_are_this_hosts(
     monkeypatch.setattr(lock_module, "mount_of", on_nfs)
     runtime = tmp_path / "run"
     runtime.mkdir(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
     directory = locks_directory(tmp_path / "store", {"XDG_RUNTIME_DIR": str(runtime)})
+    assert open_store(tmp_path / "store").locks.directory == directory
     assert directory
     assert directory.is_relative_to(runtime)
     assert not caplog.records
@@ -261,6 +264,8 @@ def test_without_a_runtime_directory_there_are_no_locks_that_lie(
     (tmp_path / "writable by all").mkdir()
     (tmp_path / "writable by all").chmod(0o777)
     named = str(tmp_path / runtime) if runtime in ("missing", "writable by all") else runtime
+    assert locks_directory(tmp_path / "store", {"XDG_RUNTIME_DIR": named}) is None
+    monkeypatch.setenv("XDG_RUNTIME_DIR", named)
     with caplog.at_level(logging.WARNING):
-        assert locks_directory(tmp_path / "store", {"XDG_RUNTIME_DIR": named}) is None
-    assert "nfs4" in caplog.text
+        assert open_store(tmp_path / "store").locks.directory is None
+    assert "network" in caplog.text
