@@ -22,7 +22,7 @@ from graphcache.policy.protocol import Action, Budget, Evict, Policy, View
 from graphcache.roster import Roster
 from graphcache.stats import Stats
 from graphcache.step import BoundLaunch, Learner, Outcome, Step
-from graphcache.warm import Progress, WarmReport, warm
+from graphcache.warm import Progress, WarmOrder, WarmReport, ordered, warm
 
 logger = logging.getLogger("graphcache")
 
@@ -48,7 +48,9 @@ class GraphCache:
     ``step`` is for one runner thread; ``get_or_compile`` may be called from any.  What is resident
     changes only between two steps.  ``costs`` is a frozen table; a ``learner`` replaces it every
     `LEARN_STEPS` steps.  ``max_slowdown`` bounds a fallback: one that runs longer than that many times
-    the wanted graph is refused.  A strict ``stats`` raises the faults that are else survived.
+    the wanted graph is refused.  ``saved_state`` and ``key_value`` are what earlier processes left: the
+    policy's state, and the seconds that a key's graph ran.  A strict ``stats`` raises the faults that are
+    else survived.
     """
 
     LEARN_STEPS = 256
@@ -67,6 +69,7 @@ class GraphCache:
         learner: Learner | None = None,
         max_slowdown: float | None = None,
         saved_state: Any = None,
+        key_value: Callable[[GraphKey], float] = lambda key: 0.0,
         stats: Stats | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -81,6 +84,7 @@ class GraphCache:
         self._frozen_on_miss = frozen_on_miss
         self._learner = learner
         self._max_slowdown = max_slowdown
+        self._key_value = key_value
         self._clock = clock
         self._flight: SingleFlight[Graph] = SingleFlight()
         self._memo: dict[_Shape, Step] = {}
@@ -88,6 +92,7 @@ class GraphCache:
         self._memo_version = 0
         self._due: list[Action] = []
         self._arrived: dict[GraphKey, Supplied] = {}
+        self._at_close: list[Callable[[], None]] = []
         self._open = False
         self._closed = False
 
@@ -418,10 +423,11 @@ class GraphCache:
         self,
         keys: Iterable[GraphKey] | None = None,
         *,
+        order: WarmOrder = WarmOrder.VALUE,
         deadline_seconds: float | None = None,
         progress: Progress | None = None,
     ) -> WarmReport:
-        """Make graphs resident before serving, in the order given, until the budget is full.
+        """Make graphs resident before serving, in this order, until the budget is full.
 
         ``keys`` is all that the policy can ask for where it is not given.  Nothing is evicted.  After
         ``deadline_seconds`` no further graph is begun.  ``progress`` is told each key, its index, and how
@@ -433,7 +439,8 @@ class GraphCache:
         if self._closed:
             raise ClosedError("the cache was closed")
         wanted = list(self.policy.warm_keys() if keys is None else keys)
-        return warm(self, wanted, self._clock, deadline_seconds, progress)
+        keys = ordered(wanted, WarmOrder(order), self._key_value)
+        return warm(self, keys, self._clock, deadline_seconds, progress)
 
     def bring(self, key: GraphKey) -> Supplied | None:
         """Make one graph resident between two steps, evicting nothing; None where it is already.
@@ -464,13 +471,19 @@ class GraphCache:
         with self._lock:
             return {**self.stats.snapshot(), **self._roster.snapshot()}
 
+    def at_close(self, call: Callable[[], None]) -> None:
+        """Have something done when the cache is closed, while its graphs are still there."""
+        self._at_close.append(call)
+
     def close(self) -> None:
         """Let all graphs go and end all background work; closing twice is closing once."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            self._roster.clear()
+        for call in self._at_close:
+            call()
+        self._roster.clear()
         self.supplier.close()
 
 

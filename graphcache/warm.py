@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Protocol
 
 from graphcache.compile.protocol import Supplied
@@ -15,6 +16,30 @@ from graphcache.stats import Stats
 logger = logging.getLogger("graphcache.warm")
 
 Progress = Callable[[GraphKey, int, int], None]
+
+
+class WarmOrder(StrEnum):
+    """Which graphs are warmed first."""
+
+    VALUE = "value"
+    """The policy's first, which serves most; then those that ran longest in earlier processes."""
+    LARGEST = "largest"
+    SMALLEST = "smallest"
+    LISTED = "listed"
+    """As given, or as the policy lists them."""
+
+
+def ordered(keys: Sequence[GraphKey], order: WarmOrder, value: Callable[[GraphKey], float]) -> list[GraphKey]:
+    """Return the keys in an order; where it says nothing of two, they stay as they are."""
+    match order:
+        case WarmOrder.VALUE:
+            return [*keys[:1], *sorted(keys[1:], key=value, reverse=True)]
+        case WarmOrder.LARGEST:
+            return sorted(keys, key=lambda key: key.tokens, reverse=True)
+        case WarmOrder.SMALLEST:
+            return sorted(keys, key=lambda key: key.tokens)
+        case WarmOrder.LISTED:
+            return list(keys)
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,12 @@ from graphcache.config.sections import Named, StoreSection
 from graphcache.costs import PaddedWork
 from graphcache.errors import ConfigError
 from graphcache.eviction.protocol import Eviction
+from graphcache.journal import Journal
+from graphcache.manifest import key_value, usable_state, write_manifest
 from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
 from graphcache.policy.protocol import Ladders, Policy
 from graphcache.profiles import load_profile
+from graphcache.runs import RunLog
 from graphcache.stats import Stats
 from graphcache.store.open import Opened, open_store
 
@@ -77,24 +81,46 @@ def build_cache(
         StoreError: the store can't be used.
     """
     stats = Stats(strict=config.strict)
+    policy = policy or build_policy(config, ladders or config.ladders())
     opened = build_store(config.store) if config.store else None
-    return GraphCache(
-        policy or build_policy(config, ladders or config.ladders()),
-        InlineSupplier(
-            backend,
-            opened.store if opened else None,
-            stats=stats,
-            exclusive=opened.locks.turn if opened else None,
-        ),
+    supplier = InlineSupplier(
+        backend,
+        opened.store if opened else None,
+        stats=stats,
+        exclusive=opened.locks.turn if opened else None,
+    )
+    namespace = supplier.shelf.namespace
+    manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
+    cache = GraphCache(
+        policy,
+        supplier,
         budget=config.budget,
         evict_unit=backend.evict_unit,
         on_miss=OnMiss(config.on_miss),
         frozen_on_miss=OnMiss(config.frozen_on_miss) if config.frozen_on_miss else None,
         costs=load_profile(config.profile) if config.profile else PaddedWork(),
         max_slowdown=config.max_slowdown,
-        saved_state=saved_state,
+        saved_state=usable_state(manifest, policy, stats) if saved_state is None else saved_state,
+        key_value=key_value(manifest),
         stats=stats,
     )
+    if opened and config.store and not config.store.read_only:
+        _keep_journal(cache, config, opened, namespace, manifest)
+    return cache
+
+
+def _keep_journal(
+    cache: GraphCache, config: Config, opened: Opened, namespace: str, manifest: Mapping[str, Any] | None
+) -> None:
+    """Keep counters and manifest in the store, from time to time and when the cache is closed."""
+    ledger, policy = opened.disk.ledger, config.policy.name
+
+    def save_manifest() -> None:
+        ledger.save_manifest(namespace, policy, write_manifest(cache, manifest))
+
+    journal = Journal([RunLog(ledger, cache, policy).flush, save_manifest], cache.stats)
+    cache.at_close(journal.close)
+    cache.at_close(opened.close)
 
 
 def check_config(source: str | Path) -> Ladders:
