@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,17 @@ def _only_indexed(self: disk.DiskStore, row: str, items: list[files.Listed]) -> 
     return ((digest, format.from_json(said[2])) for digest, said in known.items())
 
 
+def _read_or_fail(self: files.EntryFiles, digest: str) -> Any:
+    with open(self._path(digest), "rb") as file:
+        return format.read_entry(file, digest)
+
+
 UNDEFENDED: dict[str, Patch] = {
     "home on a network": replaced(mounts.Mount, "network", False),
     "directory deleted in use": replaced(
         files.EntryFiles, "prepare", lambda self: self.root.mkdir(exist_ok=True)
     ),
-    "file vanished": replaced(files, "suppress", lambda *_: nullcontext()),
+    "file vanished": replaced(files.EntryFiles, "read", _read_or_fail),
     "index deleted": replaced(disk.DiskStore, "_scan_shard", _only_indexed),
     "index cut or garbled": _forgetful,
     "index busy": _forgetful,
@@ -86,7 +90,6 @@ def test_a_check_breaks_without_the_defence(
     UNDEFENDED[fault](monkeypatch)
     done = run.run_check(fault, tmp_path / "store", SMALL)
     monkeypatch.undo()
-    print(done)
     assert done.verdict == BROKE, done.detail
 
 
