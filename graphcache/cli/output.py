@@ -30,7 +30,7 @@ def example(*lines: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print plain JSON values, indented."""
-    print(json.dumps(value, indent=2, ensure_ascii=False))
+    print(json.dumps(value, indent=2))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], note: str = "") -> None:
