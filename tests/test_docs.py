@@ -13,6 +13,8 @@ import typer
 
 from graphcache.cli.app import app
 from graphcache.cli.reference import pages as reference_pages
+from graphcache.config import shipped_policies
+from graphcache.key import COVERS, MaskMode
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -140,6 +142,20 @@ def test_every_page_is_in_the_index(page):
 @pytest.mark.parametrize("page", reference_pages())
 def test_the_reference_is_what_the_program_says(page):
     assert (ROOT / "docs" / "reference" / page).read_text() == reference_pages()[page], "run `make reference`"
+
+
+def test_the_table_of_what_serves_what_is_the_declaration():
+    text = (ROOT / "docs/explanation/how-it-works.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)
+    told = {
+        mode: set(re.findall("|".join(MaskMode), served)) for mode, served in rows if mode in set(MaskMode)
+    }
+    assert told == {mode: {cover.mode for cover in covers} for mode, covers in COVERS.items()}
+
+
+def test_the_readme_tells_the_policies_that_ship():
+    text = (ROOT / "README.md").read_text()
+    assert {name for name in shipped_policies() if f"| `{name}` |" not in text} == set()
 
 
 def test_a_page_that_says_what_is_not_so_is_found(tmp_path, workplace):
