@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from graphcache.errors import ConfigError
@@ -13,9 +15,11 @@ from graphcache.store.protocol import Record
 MATTERS = "other code may be generated, so the entry is not used"
 SERVES = "the stored graph is large enough to serve it: with `on_miss: fallback` it would, once resident"
 OTHER_SIZE = "another graph: neither serves what the other is for"
+MAX_FACTS_BYTES = 1 << 20
 
 
-class Difference(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Difference:
     """One fact or field that differs, how it was wanted and is stored, and whether that matters."""
 
     label: str
@@ -107,12 +111,14 @@ def wanted_record(key: str, entries: Sequence[Entry], namespace: str | None = No
 def explain_all(
     scanned: Iterable[tuple[str, Record]], what: Sequence[str], misses: int = 0, namespace: str | None = None
 ) -> list[Explanation]:
-    """Explain a key that is wanted, an entry beside another, or the last misses.
+    """Explain a key that is wanted, an entry or another host's facts beside others, or the last misses.
 
     Raises:
         ConfigError: it is none of these, or no entry is meant.
     """
     entries = [Entry(digest, record) for digest, record in scanned]
+    if len(what) == 2 and all(Path(name).is_file() for name in what):
+        return [explain(read_facts(what[0]), [Entry(what[1], read_facts(what[1]))])]
     match what:
         case [] if misses > 0:
             return last_misses(entries, misses)
@@ -121,6 +127,22 @@ def explain_all(
         case [one, other]:
             return [explain(_named(one, entries).record, [_named(other, entries)])]
     raise ConfigError.of("explain", " ".join(what), "a key, two digests, or a number of last misses")
+
+
+def read_facts(path: str) -> Record:
+    """Read the facts of a namespace, and a key, from what ``graphcache show --json`` printed on some host.
+
+    Raises:
+        ConfigError: it is not that.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:
+            said = json.loads(file.read(MAX_FACTS_BYTES))
+        first = said[0] if isinstance(said, list) else said
+        facts = tuple((str(label), str(value)) for label, value in first["facts"])
+        return Record.of(str(first.get("namespace", "")), str(first["key"]), b"", facts=facts)
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError):
+        raise ConfigError.of("facts", path, "what `graphcache show KEY --json` prints") from None
 
 
 def _named(digest: str, entries: Sequence[Entry]) -> Entry:

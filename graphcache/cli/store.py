@@ -138,7 +138,10 @@ def gc(
 
 def explain(
     what: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY | A B]", help="A key, or two entries' digests.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY | A B]", help="A key; or two entries' digests, or two files of `show --json`."
+        ),
     ] = None,
     last_misses: Annotated[
         bool, typer.Option("--last-misses", help="The graphs that had to be compiled last.")
