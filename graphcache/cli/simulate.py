@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -115,7 +114,7 @@ def simulate(
     with _progress() as progress:
         report = library.simulate(scenario, tried, budgets, progress)
     if emit is not None:
-        emit.write_text(json.dumps(report.emit()), encoding="utf-8")
+        library.write_json(report.emit(), emit)
     if plot is not None:
         library.plot(report, plot)
     print_json(report.to_json()) if as_json else _print(report)

@@ -19,6 +19,7 @@ from graphcache.simulate.report import (
     figures,
     schedule_of,
     simulate,
+    write_json,
 )
 from graphcache.simulate.run import Change, Run, drive
 from graphcache.simulate.scenario import Scenario
@@ -46,4 +47,5 @@ __all__ = [
     "plot",
     "schedule_of",
     "simulate",
+    "write_json",
 ]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +14,10 @@ import numpy as np
 from graphcache.cache import OnMiss
 from graphcache.errors import ConfigError
 from graphcache.names import EVICTIONS, POLICIES
-from graphcache.optimum import Solution, solve
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders, Policy
 from graphcache.problem import Problem, Schedule, cost
+from graphcache.simulate.floor import Solution, solve
 from graphcache.simulate.options import format_budget
 from graphcache.simulate.run import Run, drive
 from graphcache.simulate.scenario import Scenario
@@ -149,10 +151,11 @@ def simulate(
     """Run every candidate at every budget, and find the floors.
 
     Raises:
-        ConfigError: two candidates of one name, or a policy that can't serve a batch.
+        ConfigError: a policy that can't serve a batch, or a budget of bytes where costs know of none.
         BudgetError: a graph that is needed does not fit.
     """
     total = len(scenario.steps)
+    _check_bytes(scenario, budgets)
 
     def run(candidate: Candidate, label: str, policy: Policy, budget: Budget) -> Run:
         what = f"{label} at {format_budget(budget)}"
@@ -174,6 +177,13 @@ def simulate(
         progress(f"optimum at {format_budget(budget)}", index, len(budgets))
         optima[budget] = solve(scenario.problem(budget))
     return Report(scenario, unbounded, runs, optima)
+
+
+def _check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
+    for budget in budgets:
+        if budget.bytes is not None and not scenario.problem(Budget()).nbytes.any():
+            allowed = "graphs only, for the profile says of no graph how many bytes it holds"
+            raise ConfigError.of("budget", format_budget(budget), allowed)
 
 
 def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]]:
@@ -205,6 +215,18 @@ def schedule_of(run: Run, problem: Problem) -> Schedule:
     )
     cost(problem, schedule)
     return schedule
+
+
+def write_json(document: dict[str, Any], path: Path) -> None:
+    """Write plain JSON values to a file.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
+    try:
+        path.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be written: {error.strerror}") from None
 
 
 def describe(scenario: Scenario) -> dict[str, Any]:

@@ -57,8 +57,9 @@ SOURCES = {
 def generate(name: str, requests: int = 10_000, *, seed: int = 0) -> Trace:
     """Draw a trace that has the statistics of a public one; equal arguments give equal traces.
 
-    Prompt lengths follow the source's quantiles, log-linear between them, independently of each other;
-    gaps are Gamma-distributed.  Output lengths are log-normal around the source's median.
+    Prompt lengths are drawn from the source's quantiles, log-linear between them, one from each of
+    ``requests`` equal strata and in random order, so that a short trace has them too.  Gaps are Gamma
+    distributed, and scaled to the source's rate.  Output lengths are log-normal around its median.
 
     Raises:
         UnknownNameError: no source has the name; the known ones are in the message.
@@ -70,7 +71,8 @@ def generate(name: str, requests: int = 10_000, *, seed: int = 0) -> Trace:
         raise ConfigError.of("requests", requests, "at least 1")
     source = SOURCES[name]
     random = np.random.default_rng(seed)
-    arrived = np.cumsum(_gaps(source, requests, random))
+    gaps = _gaps(source, requests, random)
+    arrived = np.cumsum(gaps * (requests / source.rate / gaps.sum()))
     prompt = _prompts(source, requests, random)
     output = source.output_tokens * np.exp(OUTPUT_SPREAD * random.standard_normal(requests))
     note = f"generated with seed {seed}"
@@ -78,7 +80,8 @@ def generate(name: str, requests: int = 10_000, *, seed: int = 0) -> Trace:
 
 
 def _prompts(source: Source, count: int, random: np.random.Generator) -> Lengths:
-    logs = np.interp(random.random(count), SHARES, np.log(source.prompt_tokens))
+    shares = (random.permutation(count) + random.random(count)) / count
+    logs = np.interp(shares, SHARES, np.log(source.prompt_tokens))
     prompts: Lengths = np.rint(np.exp(logs)).astype(np.int64)
     return prompts
 

@@ -1,0 +1,163 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphcache.errors import ConfigError, UnknownNameError
+from graphcache.key import GraphKey
+from graphcache.ladder import Ladder
+from graphcache.names import POLICIES
+from graphcache.policy.protocol import Budget
+from graphcache.simulate import Candidate, Scenario, candidates, load_costs, load_steps, simulate
+from graphcache.trace import generate
+
+LADDER = Ladder((128, 1024, 8192))
+COSTS = load_costs("tenstorrent-qwen3-embedding-4b", 20.0)
+PACKING = [Candidate("static-mask"), Candidate("dynamic-dual")]
+
+
+def scenario(name="azure-conv", requests=300, *, load=0.5, **options):
+    steps = load_steps(generate(name, requests, seed=11), LADDER, COSTS, load=load)
+    return Scenario(steps, LADDER, COSTS, **options)
+
+
+def add_up(document, result):
+    """Add a schedule up from the emitted file alone, and hold it to the rules."""
+    keys, seconds = document["keys"], document["run_seconds"]
+    resident, run, compiles, paid = set(), 0.0, 0, 0.0
+    for kind, (served, compiled, dropped) in zip(document["batches"], result["schedule"], strict=True):
+        assert resident.issuperset(dropped)
+        resident.difference_update(dropped)
+        assert resident.isdisjoint(compiled)
+        resident.update(compiled)
+        assert len(resident) <= (document["budget"]["graphs"] or len(keys))
+        assert sum(keys[key]["bytes"] for key in resident) <= (document["budget"]["bytes"] or float("inf"))
+        assert served in resident
+        run += seconds[kind][served]  # None, where the key can't serve: adding it fails
+        compiles += len(compiled)
+        paid += sum(keys[key]["compile_seconds"] for key in compiled)
+    return run, compiles, paid
+
+
+@pytest.mark.parametrize("name", ["azure-code", "azure-conv", "servegen-r1"])
+@given(graphs=st.integers(1, 6), eviction=st.sampled_from(["lru", "lfu"]))
+def test_emitted_schedules_add_up_to_the_emitted_costs(name, graphs, eviction):
+    tried = [Candidate(candidate.policy, eviction) for candidate in PACKING]
+    report = simulate(scenario(name, 60), tried, [Budget(graphs)])
+    document = json.loads(json.dumps(report.emit(), allow_nan=False))
+    assert set(document["results"]) == {"optimum", "static-mask", "dynamic-dual"}
+    for result in document["results"].values():
+        run, compiles, paid = add_up(document, result)
+        assert run == pytest.approx(result["run_seconds"])
+        assert compiles == result["compiles"]
+        assert paid == pytest.approx(result["stall_seconds"])
+        assert result["cost_seconds"] == pytest.approx(run + paid)
+        assert result["cost_seconds"] >= document["results"]["optimum"]["cost_seconds"] - 1e-6
+
+
+def test_in_the_background_waiting_comes_on_top_of_what_is_charged():
+    tried = candidates(["static-mask", "dynamic-dual"], on_miss="fallback")
+    report = simulate(scenario(background=True, background_share=0.3), tried, [Budget(3)])
+    document = report.emit()
+    for result in document["results"].values():
+        run, compiles, charged = add_up(document, result)
+        assert compiles == result["compiles"]
+        assert charged == pytest.approx(result["charged_seconds"])
+        assert result["cost_seconds"] == pytest.approx(run + charged + result["stall_seconds"])
+    assert document["results"]["optimum"]["exact"] is False
+    assert document["compile"] == "background"
+
+
+def test_what_is_emitted_is_what_was_asked_for():
+    document = simulate(scenario(), PACKING, [Budget(4)]).emit()
+    assert document["keys"][0] == {
+        "seq_len": 128,
+        "mode": "custom",
+        "compile_seconds": 20.0,
+        "bytes": 0,
+    }
+    assert {(row["seq_len"], row["single"]) for row in document["types"]} <= {
+        (seq_len, single) for seq_len in LADDER for single in (True, False)
+    }
+    for kind, row in zip(document["types"], document["run_seconds"], strict=True):
+        for key, seconds in zip(document["keys"], row, strict=True):
+            serves = key["seq_len"] >= kind["seq_len"] and (kind["single"] or key["mode"] == "custom")
+            graph = GraphKey(1, key["seq_len"], mode=key["mode"])
+            assert seconds == (COSTS.run_seconds(graph) if serves else None)
+    assert len(document["batches"]) == document["steps"]
+    assert document["budget"] == {"graphs": 4, "bytes": None}
+
+
+def test_a_policy_that_splits_batches_is_told_apart():
+    report = simulate(scenario("azure-code"), candidates(["static-causal"]), [Budget(8)])
+    document = report.emit()
+    assert "static-causal" not in document["results"]
+    assert "split" in document["unscheduled"]["static-causal"]["reason"]
+    assert document["unscheduled"]["static-causal"]["cost_seconds"] == report.runs[0].cost_seconds
+
+
+def test_several_budgets_are_swept_and_can_not_be_emitted():
+    budgets = [Budget(2), Budget(4), Budget()]
+    report = simulate(scenario(), PACKING, budgets)
+    assert [(run.budget, run.policy) for run in report.runs] == [
+        (budget, policy) for budget in budgets for policy in ("static-mask", "dynamic-dual")
+    ]
+    assert list(report.optima) == budgets
+    with pytest.raises(ConfigError, match=r"budgets: .*2.*4.*all"):
+        report.emit()
+
+
+def test_more_room_never_makes_the_optimum_dearer():
+    report = simulate(scenario("azure-code"), [], [Budget(graphs) for graphs in range(1, 7)])
+    costs = [solution.cost.seconds for solution in report.optima.values()]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_the_floors_are_in_every_report():
+    report = simulate(scenario(), PACKING, [Budget(3)])
+    told = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert told["unbounded"]["compiles"] == len({key for keys in report.unbounded.served for key in keys})
+    assert told["unbounded"]["budget"] == {"graphs": None, "bytes": None}
+    (optimum,) = told["optimum"]
+    assert optimum["exact"] is True
+    assert optimum["lower_bound_seconds"] == pytest.approx(optimum["cost_seconds"])
+    for run in told["runs"]:
+        assert run["regret"] == pytest.approx(run["cost_seconds"] / optimum["cost_seconds"] - 1)
+        assert run["regret"] >= -1e-9
+
+
+def test_figures_are_those_of_the_steps():
+    report = simulate(scenario(), PACKING, [Budget(3)])
+    run, told = report.runs[1], report.to_json()["runs"][1]
+    steps = sorted(run.run_seconds + run.stall_seconds)
+    assert told["max_step_seconds"] == steps[-1]
+    assert told["p50_step_seconds"] == pytest.approx(steps[len(steps) // 2], rel=0.1)
+    assert told["p50_step_seconds"] <= told["p99_step_seconds"] <= told["max_step_seconds"]
+    assert told["hits"] + told["fallbacks"] + told["compiles"] == len(steps)
+    assert told["evictions"] == sum(len(change.dropped) for change in run.changes)
+    assert told["cost_seconds"] == pytest.approx(sum(steps))
+
+
+def test_evictions_are_told_apart_where_there_are_several():
+    tried = candidates(["static-mask", "dynamic-dual"], ["lru", "lfu"])
+    report = simulate(scenario(requests=20), [*tried, Candidate("static-causal")], [Budget(2)])
+    assert [run.policy for run in report.runs] == [
+        "static-mask+lru",
+        "static-mask+lfu",
+        "dynamic-dual+lru",
+        "dynamic-dual+lfu",
+        "static-causal",
+    ]
+
+
+def test_all_policies_are_tried_by_default():
+    assert {candidate.policy for candidate in candidates()} == set(POLICIES)
+    assert {candidate.eviction for candidate in candidates()} == {"lru"}
+
+
+def test_unknown_names_show_the_known_ones():
+    with pytest.raises(UnknownNameError, match="dynamic-dual"):
+        candidates(["dynamic"])
+    with pytest.raises(UnknownNameError, match="lfu"):
+        simulate(scenario(requests=5), candidates(["static-mask"], ["fifo"]), [Budget(2)])
