@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from vllm.config import VllmConfig
 from vllm.utils.torch_utils import is_quantized_kv_cache
 
@@ -31,6 +32,10 @@ LIMITS = (
         lambda c: c.model_config.is_encoder_decoder or c.model_config.attn_type != "decoder",
         "only decoder models with causal attention are supported, no encoders and no hybrids",
     ),
+    Limit(
+        lambda c: c.model_config.dtype not in (torch.bfloat16, torch.float32),
+        "only bfloat16 and float32 are supported; start vLLM with --dtype bfloat16",
+    ),
     Limit(lambda c: c.lora_config is not None, "LoRA adapters are not supported; remove --enable-lora"),
     Limit(
         lambda c: c.speculative_config is not None,
@@ -55,6 +60,7 @@ LIMITS = (
         "a quantised KV cache is not supported; remove --kv-cache-dtype",
     ),
     Limit(lambda c: c.kv_transfer_config is not None, "KV cache transfer is not supported"),
+    Limit(lambda c: c.weight_transfer_config is not None, "weight transfer is not supported"),
 )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from vllm.logger import init_logger
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
+from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
 from graphcache.vllm.program import VllmProgram
@@ -18,17 +19,37 @@ from graphcache.vllm.tokens import collect, fill, spans
 logger = init_logger(__name__)
 
 
+@runtime_checkable
+class Rebinding(Protocol):
+    """A backend whose graphs point at the model's weights, and must be told when those are replaced."""
+
+    def rebind(self) -> None:
+        """Bind every graph to the weights as they are now."""
+        ...
+
+
 class GraphCacheModelRunner(CPUModelRunner):
     """Pads each step to its bucket, and runs the whole model as the graphs that the policy asks for."""
 
     graphs: GraphCache
+    backend: Backend
     program: VllmProgram
 
     def load_model(self, load_dummy_weights: bool = False) -> None:
         """Load the model, and open the cache of its graphs."""
         super().load_model(load_dummy_weights)
         self.program = VllmProgram(self.model, self.vllm_config)
-        self.graphs = open_cache(self.program)
+        self.graphs, self.backend = open_cache(self.program)
+
+    def reload_weights(self, *arguments: Any, **options: Any) -> None:
+        """Replace the weights, and bind the graphs to the new ones.
+
+        Raises:
+            LoadError: they differ from the old ones in name, dtype, shape or strides.
+        """
+        super().reload_weights(*arguments, **options)
+        if isinstance(self.backend, Rebinding):
+            self.backend.rebind()
 
     def warm(self) -> float:
         """Make the policy's graphs resident, then freeze the cache; return the seconds spent compiling."""

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from vllm.config import VllmConfig
 
+from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
-from graphcache.compile.inline import InlineSupplier
+from graphcache.cache import GraphCache
 from graphcache.config import Config, Environment, load_config
-from graphcache.config.build import build_backend, build_policy
+from graphcache.config.build import build_backend, build_cache, build_policy
 from graphcache.errors import ConfigError, LadderError, PolicyError
-from graphcache.policy.protocol import Policy, View
+from graphcache.policy.protocol import Ladders, View
 from graphcache.vllm.program import VllmProgram
 
 DEFAULT_POLICY = "dynamic-dual"
 
 
-def open_cache(program: VllmProgram) -> GraphCache:
-    """Build the cache that ``GRAPHCACHE_POLICY`` configures, for one live model."""
+def open_cache(program: VllmProgram) -> tuple[GraphCache, Backend]:
+    """Build the cache that ``GRAPHCACHE_POLICY`` configures for one live model, and its backend.
+
+    Raises:
+        ConfigError: an option that a part of the configuration does not take.
+        StoreError: the store can't be used.
+    """
     config = _config()
     backend = build_backend(config, program)
-    return GraphCache(
-        _policy(config, program.vllm_config),
-        InlineSupplier(backend),
-        budget=config.budget,
-        on_miss=OnMiss(config.on_miss),
-        frozen_on_miss=OnMiss(config.frozen_on_miss) if config.frozen_on_miss else None,
-    )
+    return build_cache(config, backend, ladders=_ladders(config, program.vllm_config)), backend
 
 
 def check_policy(vllm_config: VllmConfig) -> None:
@@ -36,7 +35,7 @@ def check_policy(vllm_config: VllmConfig) -> None:
         ConfigError: the policy can't serve them; names the setting of each side, and the remedy.
     """
     config = _config()
-    policy = _policy(config, vllm_config)
+    policy = build_policy(config, _ladders(config, vllm_config))
     state = policy.start()
     scheduler = vllm_config.scheduler_config
     longest = vllm_config.model_config.max_model_len
@@ -68,7 +67,6 @@ def _config() -> Config:
     return load_config(Environment.read().policy or DEFAULT_POLICY)
 
 
-def _policy(config: Config, vllm_config: VllmConfig) -> Policy:
+def _ladders(config: Config, vllm_config: VllmConfig) -> Ladders:
     scheduler = vllm_config.scheduler_config
-    ladders = config.ladders(max_tokens=scheduler.max_num_batched_tokens, max_rows=scheduler.max_num_seqs)
-    return build_policy(config, ladders)
+    return config.ladders(max_tokens=scheduler.max_num_batched_tokens, max_rows=scheduler.max_num_seqs)

@@ -2,8 +2,9 @@
 
     python batches.py JOB.json OUT.npz
 
-A job names the model's directory and dtype, and a list of runs: nothing for stock vLLM, else for each a
-policy, and what to break (a name in `TAMPERINGS`) so that a comparison can be seen to fail.
+A job names the model's directory and dtype, and a list of runs.  Each has a cache of its own: a name, a
+policy, and what to break (a name in `TAMPERINGS`) so that a comparison can be seen to fail.  Without runs
+the engine serves as it was started: stock vLLM, or the plugin as the environment says.
 """
 
 from __future__ import annotations
@@ -73,37 +74,46 @@ def run_policy(llm: Any, policy: str, tampering: str | None) -> tuple[np.ndarray
 
     os.environ["GRAPHCACHE_POLICY"] = policy
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
-    runner.graphs = setup.open_cache(runner.program)
+    runner.graphs, runner.backend = setup.open_cache(runner.program)
     with ExitStack() as patches:
         for change in TAMPERINGS[tampering]() if tampering else []:
             patches.enter_context(change)
         return embed(llm), runner.graphs.snapshot()
 
 
-def embed(llm: Any) -> np.ndarray:
-    """Return one row per sequence, batch by batch."""
-    rows = [output.outputs.embedding for batch in prompts() for output in llm.embed(batch, use_tqdm=False)]
+def embed(llm: Any, limit_tokens: int = MAX_TOKENS) -> np.ndarray:
+    """Return one row per sequence, batch by batch; batches above the limit are left out."""
+    fitting = [batch for batch in prompts() if tokens_of(batch) <= limit_tokens]
+    rows = [output.outputs.embedding for batch in fitting for output in llm.embed(batch, use_tqdm=False)]
     return np.array(rows, dtype=np.float32)
+
+
+def tokens_of(batch: list[dict[str, Any]]) -> int:
+    """Count the tokens of one batch."""
+    return sum(len(prompt["prompt_token_ids"]) for prompt in batch)
 
 
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
     from vllm import LLM
 
+    limit_tokens = job.get("max_tokens", MAX_TOKENS)
     llm = LLM(
         model=job["model"],
         dtype=job["dtype"],
         runner="pooling",
         convert="embed",
-        max_model_len=512,
-        max_num_batched_tokens=MAX_TOKENS,
+        max_model_len=min(512, limit_tokens),
+        max_num_batched_tokens=limit_tokens,
         max_num_seqs=MAX_SEQUENCES,
         kv_cache_memory_bytes=64 * 2**20,
     )
     arrays: dict[str, np.ndarray] = {}
     stats: dict[str, Any] = {}
     if not job["runs"]:
-        arrays["stock"] = embed(llm)
+        arrays["engine"] = embed(llm, limit_tokens)
+        if "GRAPHCACHE_PLATFORM" in os.environ:
+            (stats["engine"],) = llm.collective_rpc("graphcache_stats")
     for name, policy, tampering in job["runs"]:
         arrays[name], stats[name] = run_policy(llm, policy, tampering)
     np.savez(sys.argv[2], stats=json.dumps(stats), **arrays)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).parent
@@ -47,10 +50,27 @@ def vllm_script(tmp_path_factory: pytest.TempPathFactory) -> Script:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=280,
+            timeout=900,
             check=False,
         )
         assert done.returncode == 0, done.stdout[-6000:]
         return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def run_batches(
+    vllm_script: Script, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., tuple[dict[str, np.ndarray], dict[str, Any]]]:
+    """Run a job of `batches.py`; return embeddings and statistics by run."""
+
+    def run(job: dict[str, Any], **variables: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("batches")
+        (folder / "job.json").write_text(json.dumps(job))
+        vllm_script("batches.py", folder / "job.json", folder / "out.npz", variables=variables)
+        with np.load(folder / "out.npz") as out:
+            arrays = dict(out)
+        return arrays, json.loads(str(arrays.pop("stats")))
 
     return run

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,28 +28,26 @@ pytestmark = pytest.mark.parametrize("case", CASES, ids="-".join)
 
 
 @pytest.fixture(scope="session")
-def embeddings(vllm_script, tmp_path_factory):
+def embeddings(run_batches, tmp_path_factory):
     """Per model and dtype: embeddings and statistics of each run, of one stock engine and one of ours."""
 
     @cache
     def of(case: tuple[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         family, dtype = case
         folder = tmp_path_factory.mktemp("-".join(case))
-        model = write_model(folder / "model", family=family)
+        model = str(write_model(folder / "model", family=family))
         runs = [(policy, _configuration(folder, policy), None) for policy in POLICIES]
         runs += [
             (name, _configuration(folder, policy), tampering)
             for name, (policy, tampering) in CONTROLS.items()
         ]
-        stock, _ = _run(vllm_script, folder, {"model": str(model), "dtype": dtype, "runs": []})
-        ours, stats = _run(
-            vllm_script,
-            folder,
-            {"model": str(model), "dtype": dtype, "runs": runs},
+        stock, _ = run_batches({"model": model, "dtype": dtype, "runs": []})
+        ours, stats = run_batches(
+            {"model": model, "dtype": dtype, "runs": runs},
             GRAPHCACHE_PLATFORM="cpu",
             GRAPHCACHE_POLICY=runs[0][1],
         )
-        return stock | ours, stats
+        return {"stock": stock["engine"], **ours}, stats
 
     return of
 
@@ -62,16 +58,6 @@ def _configuration(folder: Path, policy: str) -> str:
         f"{{policy: {policy}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
     )
     return str(path)
-
-
-def _run(
-    vllm_script: Callable[..., str], folder: Path, job: dict[str, Any], **variables: str
-) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    (folder / "job.json").write_text(json.dumps(job))
-    vllm_script("batches.py", folder / "job.json", folder / "out.npz", variables=variables)
-    with np.load(folder / "out.npz") as out:
-        arrays = dict(out)
-    return arrays, json.loads(str(arrays.pop("stats")))
 
 
 def equal(dtype: str, ours: np.ndarray, stock: np.ndarray) -> bool:
