@@ -76,7 +76,7 @@ class Adaptive:
     ``layouts`` says which ways to lay out a batch compete: ``packed``, ``split`` (a launch a sequence),
     ``rows`` (a row a sequence); the runner must be able to run them.  With ``background``, compiles run
     beside the steps: an anchor that serves everything is loaded first and never leaves.  It decides by
-    itself what is evicted: ``eviction`` is accepted where all policies are built alike, and not used.
+    itself what leaves: ``unused`` is where the other policies take their eviction order.
 
     Raises:
         ConfigError: a layout that is not known.
@@ -85,7 +85,7 @@ class Adaptive:
     def __init__(
         self,
         ladders: Ladders,
-        eviction: Eviction | None = None,
+        unused: Eviction | None = None,
         *,
         background: bool = False,
         layouts: Sequence[str] = ("packed",),
