@@ -42,7 +42,7 @@ def run(
     trace: Annotated[
         str, typer.Option(help="A trace's file, or the name of one to generate, such as azure-conv.")
     ] = "azure-conv",
-    requests: Annotated[int, typer.Option(min=1, help="How many of the trace's requests to serve.")] = 120,
+    requests: Annotated[int, typer.Option(min=1, help="How many of the trace's requests to serve.")] = 48,
     max_num_seqs: Annotated[
         int, typer.Option(min=1, help="Sequences in one step; static-causal always gets 1.")
     ] = 4,
@@ -134,7 +134,7 @@ def _told(event: dict[str, Any]) -> tuple[str, int, int | None]:
     """Return what an engine's event means to a reader, and how far it has come."""
     match event["event"]:
         case "warm":
-            return f"graph {event['key']}", event["index"], event["of"]
+            return f"graph {event['key']}", event["index"] - 1, event["of"]
         case "done":
             return "serving", event["done"], event["of"]
     return "warm", 0, None
