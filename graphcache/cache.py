@@ -78,7 +78,7 @@ class GraphCache:
         self.on_miss = OnMiss(on_miss)
         self.stats = stats or Stats()
         self._roster = Roster(
-            policy, self.stats, budget or Budget(), evict_unit, costs or PaddedWork(), saved_state
+            policy, self.stats, budget or Budget(), evict_unit, costs or PaddedWork(), saved_state, learner
         )
         self._lock = self._roster.lock
         self._frozen_on_miss = frozen_on_miss
@@ -145,7 +145,7 @@ class GraphCache:
                 raise GraphCacheError("a step is open; leave it (`with cache.step(batch)`) before the next")
             self.stats.steps += 1
             self._open = True
-            if not (self._due or self._arrived or self.supplier.background):
+            if not (self._due or self._arrived or self.supplier.background or self._learns()):
                 step = self._recall(batch)
                 if step is not None:
                     return step
@@ -312,7 +312,7 @@ class GraphCache:
         """Apply what is due: graphs that are ready, loads and evictions that were decided."""
         if self._closed:
             raise ClosedError("the cache was closed")
-        if self._learner is not None and self.stats.steps % self.LEARN_STEPS == 0:
+        if self._learner is not None and self._learns():
             self._roster.use_costs(self._learner.snapshot())
         for item in (*self.supplier.ready(), *self._take_arrived()):
             if isinstance(item, Failed):
@@ -323,6 +323,9 @@ class GraphCache:
         due, self._due = self._due, []
         for action in due:
             self._act(action)
+
+    def _learns(self) -> bool:
+        return self._learner is not None and self.stats.steps % self.LEARN_STEPS == 0
 
     def _take_arrived(self) -> list[Supplied]:
         with self._lock:

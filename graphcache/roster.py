@@ -16,6 +16,7 @@ from graphcache.key import GraphKey, dominates
 from graphcache.policy.protocol import Action, Budget, Policy, View
 from graphcache.residency import Residency
 from graphcache.stats import Stats
+from graphcache.step import Learner
 
 
 class Roster:
@@ -33,6 +34,7 @@ class Roster:
         evict_unit: EvictUnit,
         costs: Costs,
         saved_state: Any,
+        learner: Learner | None = None,
     ) -> None:
         self.lock = threading.RLock()
         self.costs = costs
@@ -41,6 +43,7 @@ class Roster:
         self.version = 0
         self._policy = policy
         self._stats = stats
+        self._learner = learner
         self._residency = Residency(budget, evict_unit)
         self._pending: frozenset[GraphKey] = frozenset()
         self._state = policy.start(saved_state)
@@ -118,8 +121,9 @@ class Roster:
     def use_costs(self, costs: Costs) -> None:
         """Decide by another table from now on."""
         with self.lock:
-            self.costs = costs
-            self._renew()
+            if costs is not self.costs:
+                self.costs = costs
+                self._renew()
 
     def clear(self) -> None:
         """Let all graphs go."""
@@ -178,6 +182,9 @@ class Roster:
             counters.compile_seconds += supplied.seconds
         counters.saved_seconds += supplied.saved_seconds
         self._stats.event(supplied.source, supplied.key, seconds=supplied.seconds)
+        if self._learner is not None:
+            nbytes = supplied.graph.nbytes
+            self._learner.supplied(supplied.key, supplied.source, supplied.seconds, nbytes)
 
     def _note_evicted(self, evicted: Iterable[GraphKey], reason: str) -> None:
         for gone in evicted:

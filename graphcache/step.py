@@ -29,10 +29,14 @@ class Outcome(StrEnum):
 
 
 class Learner(Protocol):
-    """Takes measured run seconds, and hands out frozen tables of what it learned."""
+    """Takes measured seconds, and hands out frozen tables of what it learned."""
 
     def observe(self, key: GraphKey, seconds: float) -> None:
         """Take note of one run."""
+        ...
+
+    def supplied(self, key: GraphKey, source: str, seconds: float, nbytes: int) -> None:
+        """Take note of a ``load`` or ``compile``, and of what the graph holds; its next run is cold."""
         ...
 
     def snapshot(self) -> Costs:
