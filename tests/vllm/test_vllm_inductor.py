@@ -1,4 +1,4 @@
-"""Compiled graphs in a real engine, started as users start it: worker processes, store, frozen after warm-up."""
+"""Compiled graphs in a real engine, as users start it: worker processes, a store, frozen when warm."""
 
 from __future__ import annotations
 
