@@ -110,17 +110,31 @@ def own_constants(specs: Mapping[str, Spec], values: bytes | memoryview) -> dict
     return own
 
 
-def check_inputs(specs: Sequence[Spec], inputs: Sequence[Any]) -> None:
-    """Make sure that a graph is called with what it was compiled for.
+class InputCheck:
+    """Makes sure that a graph is called with what it was compiled for: compiled code looks at nothing.
 
     Raises:
-        ConfigError: another number of inputs, or one of another dtype, shape or strides.
+        LoadError: a dtype that this torch does not have.
     """
-    if len(inputs) != len(specs):
-        raise ConfigError.of("inputs of a graph", len(inputs), f"{len(specs)} tensors")
-    for index, (spec, tensor) in enumerate(zip(specs, inputs, strict=True)):
-        if not spec.fits(tensor):
-            raise ConfigError.of(f"input {index} of a graph", str(Spec.of(tensor)), str(spec))
+
+    __slots__ = ("_expected",)
+
+    def __init__(self, specs: Iterable[Spec]) -> None:
+        self._expected = [(_dtype(spec.dtype), spec.shape, spec.stride, spec) for spec in specs]
+
+    def __call__(self, inputs: Sequence[Any]) -> None:
+        """Check one call's inputs, in well under a microsecond each.
+
+        Raises:
+            ConfigError: another number of inputs, or one of another dtype, shape or strides.
+        """
+        if len(inputs) != len(self._expected):
+            raise ConfigError.of("inputs of a graph", len(inputs), f"{len(self._expected)} tensors")
+        for tensor, (dtype, shape, stride, spec) in zip(inputs, self._expected, strict=True):
+            same = tensor.dtype is dtype and tensor.shape == shape and tensor.stride() == stride
+            if not same and not spec.fits(tensor):
+                index = [each is tensor for each in inputs].index(True)
+                raise ConfigError.of(f"input {index} of a graph", str(Spec.of(tensor)), str(spec))
 
 
 def _static(sizes: Iterable[Any]) -> tuple[int | None, ...]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from graphcache.backends.bind import Spec, check_inputs, constants, own_constants
-from graphcache.backends.payload import LIBRARY, OWN, Payload
+from graphcache.backends.bind import InputCheck, Spec, constants, own_constants
+from graphcache.backends.payload import LIBRARY, OWN, Payload, payload_digest
 from graphcache.backends.program import Program
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph
 from graphcache.backends.target import Target, check_host
@@ -72,7 +71,7 @@ class InductorBackend:
         self.strict = strict
         self.options = dict(options or {})
         self._unpack_dir = Path(unpack_dir or tempfile.gettempdir())
-        self._loaded: dict[tuple[GraphKey, str], _Loaded] = {}
+        self._loaded: dict[tuple[GraphKey, bytes], _Loaded] = {}
 
     def fingerprint(self) -> list[tuple[str, str]]:
         """Return the facts of torch, this backend's options, its target, and the program."""
@@ -115,7 +114,7 @@ class InductorBackend:
         """
         if artifact.payload is None:
             raise LoadError(f"{key}: the artifact has no payload")
-        digest = hashlib.sha256(artifact.payload).hexdigest()
+        digest = payload_digest(artifact.payload)
         loaded = self._loaded.get((key, digest))
         if loaded is None:
             loaded = self._map(key, Payload.unpack(artifact.payload))
@@ -140,14 +139,14 @@ class InductorBackend:
                 raise LoadError(f"{key}: compiled for torch {about['torch']}, this is {torch.__version__}")
             check_host(about["target"])
             specs = {name: Spec.read(spec) for name, spec in about["constants"].items()}
-            inputs = [Spec.read(spec) for spec in about["inputs"]]
+            check = InputCheck(Spec.read(spec) for spec in about["inputs"])
             outputs = pytree.treespec_loads(about["outputs"])
             own = own_constants(specs, payload.files[OWN])
             nbytes = len(payload.files[LIBRARY])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{key}: the graph's description is not understood: {error!r}") from error
         runner = self._runner(payload)
-        graph = Graph(_callable(runner, inputs, outputs), nbytes=nbytes)
+        graph = Graph(_callable(runner, check, outputs), nbytes=nbytes)
         return _Loaded(key, runner, specs, own, graph, {})
 
     def _runner(self, payload: Payload) -> Any:
@@ -170,23 +169,24 @@ class InductorBackend:
         names = loaded.runner.get_constant_names_to_original_fqns()
         module = self.program.module(loaded.key)
         found = constants(names.values(), loaded.specs, module, loaded.own)
-        return {name: found[original] for name, original in names.items()}
+        # Aliases of their own: assigning to a parameter's ``data`` would free what the code points at.
+        return {name: found[original].detach() for name, original in names.items()}
 
     def _bind(self, loaded: _Loaded, bound: dict[str, Any]) -> None:
         loaded.runner.update_constant_buffer(bound, False, True, user_managed=True)
         loaded.bound = bound
 
 
-def _callable(runner: Any, inputs: list[Spec], outputs: Any) -> Any:
+def _callable(runner: Any, check: InputCheck, outputs: Any) -> Callable[..., Any]:
     """Return the function that runs a graph on positional tensors, and returns what its module returns."""
     run = runner.run
 
     def call(*tensors: Any) -> Any:
-        check_inputs(inputs, tensors)
+        check(tensors)
         return pytree.tree_unflatten(run(list(tensors)), outputs)
 
     def call_for_one(*tensors: Any) -> Any:
-        check_inputs(inputs, tensors)
+        check(tensors)
         return run(list(tensors))[0]
 
     return call_for_one if outputs.is_leaf() else call

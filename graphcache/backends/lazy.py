@@ -18,7 +18,7 @@ class CallableBackend:
     freed (`EvictUnit.NEVER`).  Nothing persists but the record of what was compiled.
 
     Raises:
-        ConfigError: an ``evict_unit`` that frees, and no ``drop`` that would.
+        ConfigError: ``make`` can't be called, or an ``evict_unit`` that frees, and no ``drop`` that would.
     """
 
     name = "callable"
@@ -33,6 +33,8 @@ class CallableBackend:
         drop: Callable[[GraphKey], None] | None = None,
         evict_unit: EvictUnit | str | None = None,
     ) -> None:
+        if not callable(make):
+            raise ConfigError.of("make", make, "a function from a key to a callable")
         self._make = make
         self._facts = list(facts)
         self._nbytes = nbytes

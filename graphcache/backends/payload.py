@@ -2,10 +2,10 @@
 
 ::
 
-    magic (8 bytes) | header length (4 bytes, big endian) | header: JSON | file | file | …
+    magic (8 bytes) | SHA-256 of all that follows (32) | header length (4, big endian) | header: JSON | files
 
-The header lists each file with its size and SHA-256, and describes what the graph is bound to.  Whatever it
-says, nothing is read beyond the payload, and nothing is written outside the directory it is unpacked into.
+The header lists each file with its size, and describes what the graph is bound to.  Whatever it says, nothing
+is read beyond the payload, and nothing is written outside the directory that it is unpacked into.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ OPERATORS = "graph.json"
 OWN = "own"
 """A graph's files: the code; the custom operators that it calls, if any; the values of its own constants."""
 
-_PREFIX = len(MAGIC) + 4
+_DIGEST_END = len(MAGIC) + 32
+_HEADER_AT = _DIGEST_END + 4
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 
@@ -43,27 +44,25 @@ class Payload:
 
     def pack(self) -> bytes:
         """Return the payload's bytes."""
-        entries = [[name, len(data), hashlib.sha256(data).hexdigest()] for name, data in self.files.items()]
-        header = json.dumps({"files": entries, "about": self.about}, sort_keys=True).encode()
-        return b"".join((MAGIC, len(header).to_bytes(4, "big"), header, *self.files.values()))
+        sizes = [[name, len(content)] for name, content in self.files.items()]
+        header = json.dumps({"files": sizes, "about": self.about}, sort_keys=True).encode()
+        body = b"".join((len(header).to_bytes(4, "big"), header, *self.files.values()))
+        return MAGIC + hashlib.sha256(body).digest() + body
 
     @classmethod
     def unpack(cls, data: bytes) -> Payload:
-        """Check every size, name and digest, and return what was packed; files are views of ``data``.
+        """Check the digest, every size and every name; return what was packed, its files views of ``data``.
 
         Raises:
-            LoadError: the bytes are no payload of this format, or not what their header says.
+            LoadError: the bytes are no payload of this format, or not those that were packed.
         """
         header, at = _header(data)
         files: dict[str, bytes | memoryview] = {}
         view = memoryview(data)
-        for name, size, digest in _entries(header):
-            content = view[at : at + size]
-            if len(content) != size or name in files:
+        for name, size in _sizes(header):
+            if size > len(data) - at or name in files:
                 raise LoadError(f"a compiled graph's file {name!r} is cut short, or there twice")
-            if hashlib.sha256(content).hexdigest() != digest:
-                raise LoadError(f"a compiled graph's file {name!r} is not what its header says")
-            files[name] = content
+            files[name] = view[at : at + size]
             at += size
         if at != len(data):
             raise LoadError(f"a compiled graph has {len(data) - at} bytes that its header does not name")
@@ -77,26 +76,33 @@ class Payload:
                 file.write(content)
 
 
+def payload_digest(data: bytes) -> bytes:
+    """Return the digest that a payload states of itself: what `Payload.unpack` compares its bytes with."""
+    return data[len(MAGIC) : _DIGEST_END]
+
+
 def _header(data: bytes) -> tuple[dict[str, Any], int]:
-    size = int.from_bytes(data[len(MAGIC) : _PREFIX], "big")
-    if not data.startswith(MAGIC) or size > min(MAX_HEADER_BYTES, len(data) - _PREFIX):
+    size = int.from_bytes(data[_DIGEST_END:_HEADER_AT], "big")
+    if not data.startswith(MAGIC) or size > min(MAX_HEADER_BYTES, len(data) - _HEADER_AT):
         raise LoadError("not a compiled graph of this version")
+    if hashlib.sha256(memoryview(data)[_DIGEST_END:]).digest() != payload_digest(data):
+        raise LoadError("a compiled graph's bytes are not those that were packed")
     try:
-        header = json.loads(data[_PREFIX : _PREFIX + size])
+        header = json.loads(data[_HEADER_AT : _HEADER_AT + size])
     except (ValueError, RecursionError) as error:
         raise LoadError(f"a compiled graph's header is no JSON: {error}") from error
     if not isinstance(header, dict) or not isinstance(header.get("about"), dict):
         raise LoadError("a compiled graph's header lacks what describes it")
-    return header, _PREFIX + size
+    return header, _HEADER_AT + size
 
 
-def _entries(header: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+def _sizes(header: Mapping[str, Any]) -> list[tuple[str, int]]:
     entries = header.get("files")
     if not isinstance(entries, list) or len(entries) > MAX_FILES:
         raise LoadError(f"a compiled graph's header lists no files, or more than {MAX_FILES}")
     for entry in entries:
         match entry:
-            case [str(name), int(size), str(_)] if _NAME.fullmatch(name) and size >= 0:
+            case [str(name), int(size)] if _NAME.fullmatch(name) and size >= 0:
                 continue
         raise LoadError(f"a compiled graph's header names a file wrongly: {entry!r}")
-    return [(name, size, digest) for name, size, digest in entries]
+    return [(name, size) for name, size in entries]

@@ -1,0 +1,259 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_model import CAUSAL, CUSTOM, HIDDEN, TinyProgram, same
+
+from graphcache.backends.inductor import InductorBackend
+from graphcache.backends.payload import LIBRARY, OPERATORS, Payload
+from graphcache.backends.protocol import Artifact, EvictUnit
+from graphcache.errors import ConfigError, LoadError
+from graphcache.key import GraphKey
+
+HERE = Path(__file__).parent
+
+ELSEWHERE = """
+import sys
+from tiny_model import CAUSAL, CUSTOM, TinyProgram, same
+from graphcache.backends.inductor import InductorBackend
+from graphcache.backends.protocol import Artifact
+
+program = TinyProgram(seed=5)
+backend = InductorBackend(program)
+graphs = {}
+for key, path in zip((CAUSAL, CUSTOM), sys.argv[1:]):
+    with open(path, "rb") as file:
+        graphs[key] = backend.load(key, Artifact(payload=file.read()))
+# torch's own way to call a custom operator of Python, in the loop below, imports it.
+assert not {"torch._inductor", "torch._dynamo", "torch.export"} & set(sys.modules), sys.modules.keys()
+for key, graph in graphs.items():
+    assert same(graph(*program.inputs(key)), program.model(*program.inputs(key))), key
+"""
+
+COMPILE_ELSEWHERE = """
+import sys
+import tiny_model
+from graphcache.backends.exported import compile_exported
+from graphcache.backends.target import Target
+
+with open(sys.argv[1], "rb") as file:
+    payload = compile_exported(file.read(), Target().resolved(), {})
+with open(sys.argv[2], "wb") as file:
+    file.write(payload)
+"""
+
+
+def python(code: str, *arguments: Path, **environment: str) -> None:
+    """Run code in a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(HERE), **environment}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+
+
+def mappings() -> int:
+    return len(Path("/proc/self/maps").read_text().splitlines())
+
+
+def test_graphs_run_in_another_process_that_never_imports_the_compiler(
+    compiled: dict[GraphKey, bytes], tmp_path: Path
+) -> None:
+    for key in (CAUSAL, CUSTOM):
+        (tmp_path / key.mode).write_bytes(compiled[key])
+    python(ELSEWHERE, tmp_path / CAUSAL.mode, tmp_path / CUSTOM.mode)
+
+
+def test_another_process_compiles_the_same_without_the_weights(
+    compiled: dict[GraphKey, bytes], inductor: InductorBackend, program: TinyProgram, tmp_path: Path
+) -> None:
+    (tmp_path / "exported").write_bytes(inductor.export(CAUSAL))
+    python(COMPILE_ELSEWHERE, tmp_path / "exported", tmp_path / "payload", OMP_NUM_THREADS="1")
+    payload = (tmp_path / "payload").read_bytes()
+    graph = inductor.load(CAUSAL, Artifact(payload=payload))
+    assert same(graph(*program.inputs(CAUSAL)), program.model(*program.inputs(CAUSAL)))
+    assert Payload.unpack(payload).about == Payload.unpack(compiled[CAUSAL]).about
+    # The number of threads of the process that compiles is in nothing: the very same code comes out.
+    assert abs(len(payload) - len(compiled[CAUSAL])) < 256
+    assert b"GOMP_parallel" in payload
+
+
+def test_an_exported_program_is_small_whatever_the_weights(inductor: InductorBackend) -> None:
+    small = len(inductor.export(CAUSAL))
+    inductor.program.model.embedding.weight.data = torch.zeros(200_000, HIDDEN)
+    assert len(inductor.export(CAUSAL)) < small + 1024
+
+
+def test_a_graph_with_operators_of_others_carries_their_list(compiled: dict[GraphKey, bytes]) -> None:
+    assert OPERATORS in Payload.unpack(compiled[CUSTOM]).files
+    assert OPERATORS not in Payload.unpack(compiled[CAUSAL]).files
+
+
+def test_nothing_is_left_in_the_directory_it_loads_from(inductor: InductorBackend, tmp_path: Path) -> None:
+    inductor.load(CUSTOM, inductor.compile(CUSTOM))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_loading_again_maps_nothing_again(inductor: InductorBackend) -> None:
+    first = inductor.load(CAUSAL, inductor.compile(CAUSAL))
+    before = mappings()
+    for _ in range(50):
+        first.close()
+        assert inductor.load(CAUSAL, inductor.compile(CAUSAL)) is first
+    assert mappings() == before
+
+
+def test_bytes_are_those_of_the_code_and_stay_mapped(inductor: InductorBackend) -> None:
+    artifact = inductor.compile(CAUSAL)
+    code = len(Payload.unpack(artifact.payload or b"").files[LIBRARY])
+    assert inductor.load(CAUSAL, artifact).nbytes == code < 1 << 20
+    assert inductor.evict_unit is EvictUnit.NEVER
+
+
+def wider(model: Any) -> None:
+    model.layers[1].out.weight.data = torch.zeros(HIDDEN, HIDDEN + 1)
+
+
+def other_dtype(model: Any) -> None:
+    model.norm.data = model.norm.data.to(torch.bfloat16)
+
+
+def transposed(model: Any) -> None:
+    model.layers[0].out.weight.data = torch.zeros(HIDDEN, HIDDEN).T
+
+
+def missing(model: Any) -> None:
+    del model.layers[0].rotary.cos
+
+
+WRONG = {
+    wider: r"layers\.1\.out\.weight.*\[64, 64\].*\[64, 65\]",
+    other_dtype: r"norm.*float32.*bfloat16",
+    transposed: r"layers\.0\.out\.weight.*strides \[64, 1\].*strides \[1, 64\]",
+    missing: r"rotary\.cos.*has none",
+}
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_weights_of_another_model_are_refused(
+    inductor: InductorBackend, change: Callable[[Any], None]
+) -> None:
+    change(inductor.program.model)
+    with pytest.raises(LoadError, match=WRONG[change]):
+        inductor.load(CAUSAL, inductor.compile(CAUSAL))
+
+
+def test_replaced_weights_are_bound_anew(inductor: InductorBackend, program: TinyProgram) -> None:
+    graphs = {key: inductor.load(key, inductor.compile(key)) for key in (CAUSAL, CUSTOM)}
+    for weight in program.model.parameters():
+        weight.data = torch.rand_like(weight)
+    inductor.rebind()
+    for key, graph in graphs.items():
+        assert same(graph(*program.inputs(key)), program.model(*program.inputs(key)))
+
+
+def test_replaced_weights_that_do_not_fit_leave_all_graphs_as_they_were(
+    inductor: InductorBackend, program: TinyProgram
+) -> None:
+    graph = inductor.load(CAUSAL, inductor.compile(CAUSAL))
+    before = {name: tensor.clone() for name, tensor in graph(*program.inputs(CAUSAL)).items()}
+    program.model.norm.data = torch.rand(HIDDEN)
+    wider(program.model)
+    with pytest.raises(LoadError):
+        inductor.rebind()
+    assert same(graph(*program.inputs(CAUSAL)), before)
+
+
+def test_wrong_inputs_are_refused_before_they_run(inductor: InductorBackend, program: TinyProgram) -> None:
+    graph = inductor.load(CAUSAL, inductor.compile(CAUSAL))
+    tokens, caches, slots = program.inputs(CAUSAL)
+    with pytest.raises(ConfigError, match="input 0"):
+        graph(tokens[:, :16], caches, slots)
+    with pytest.raises(ConfigError, match="input 1"):
+        graph(tokens, caches.transpose(0, 1), slots)
+    with pytest.raises(ConfigError, match="3 tensors"):
+        graph(tokens, caches)
+
+
+def test_damaged_code_is_refused_and_not_mapped(inductor: InductorBackend) -> None:
+    payload = inductor.compile(CAUSAL).payload or b""
+    for damaged in (payload[: len(payload) // 2], payload[:-1] + b"?", b"", b"ELF"):
+        with pytest.raises(LoadError):
+            inductor.load(CAUSAL, Artifact(payload=damaged))
+    nonsense = Payload({LIBRARY: b"\x7fELF", "own": b""}, Payload.unpack(payload).about)
+    with pytest.raises(LoadError):
+        inductor.load(CAUSAL, Artifact(payload=nonsense.pack()))
+
+
+@pytest.mark.parametrize(
+    "about", [{"torch": "1.0"}, {"target": {"machine": "vax", "isa": "none", "march": "vax"}}, {"inputs": 3}]
+)
+def test_code_for_elsewhere_is_refused(inductor: InductorBackend, about: dict[str, Any]) -> None:
+    payload = Payload.unpack(inductor.compile(CAUSAL).payload or b"")
+    changed = Payload(payload.files, {**payload.about, **about})
+    with pytest.raises(LoadError):
+        inductor.load(CAUSAL, Artifact(payload=changed.pack()))
+
+
+def test_a_directory_mounted_noexec_is_named(
+    inductor: InductorBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = os.statvfs(tmp_path)
+    noexec = os.statvfs_result([*there[:8], there.f_flag | os.ST_NOEXEC, there.f_namemax])
+    monkeypatch.setattr(os, "statvfs", lambda path: noexec)
+    with pytest.raises(LoadError, match=f"{tmp_path} is mounted noexec.*unpack_dir"):
+        inductor.load(CAUSAL, inductor.compile(CAUSAL))
+
+
+def test_a_missing_compiler_is_named_with_its_package(program: TinyProgram) -> None:
+    with pytest.raises(ConfigError, match=r"no-such-compiler.*package g\+\+"):
+        InductorBackend(program, cxx="no-such-compiler").compile(CAUSAL)
+
+
+def test_another_compiler_than_the_namespace_s_is_refused(program: TinyProgram) -> None:
+    with pytest.raises(ConfigError, match=r"g\+\+ 1\.0"):
+        InductorBackend(program, compiler="g++ 1.0").compile(CAUSAL)
+
+
+def test_what_the_exporter_says_of_a_model_is_raised(program: TinyProgram) -> None:
+    class Branches(torch.nn.Module):
+        def forward(self, tokens: torch.Tensor, caches: torch.Tensor, slots: torch.Tensor) -> torch.Tensor:
+            return caches if tokens.sum() > 3 else caches + 1
+
+    program.model = Branches()  # type: ignore[assignment]
+    with pytest.raises(Exception, match=r"data-dependent"):
+        InductorBackend(program).compile(CAUSAL)
+
+
+def test_a_tensor_that_is_neither_weight_nor_buffer_is_bound_to_the_model_s_own(program: TinyProgram) -> None:
+    model = program.model
+    model.plain = torch.rand(HIDDEN)  # type: ignore[assignment]
+    InductorBackend(program).export(CAUSAL)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"threads": 2},
+        {"march": "native"},
+        {"isa": "none"},
+        {"compiler": "g++ 1.0"},
+        {"strict": True},
+        {"options": {"max_autotune": True}},
+    ],
+)
+def test_every_option_that_changes_code_changes_the_fingerprint(
+    program: TinyProgram, option: dict[str, Any]
+) -> None:
+    assert InductorBackend(program, **option).fingerprint() != InductorBackend(program).fingerprint()
+
+
+def test_where_it_unpacks_and_what_weighs_nothing_is_no_fact(program: TinyProgram, tmp_path: Path) -> None:
+    there = InductorBackend(program, unpack_dir=tmp_path).fingerprint()
+    assert there == InductorBackend(TinyProgram(seed=9)).fingerprint()
