@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from graphcache.config import load_config
 from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.trace.requests import Trace
 
@@ -109,8 +110,10 @@ def jobs(
     """Return one job per policy over the same requests; those above ``max_model_len`` must be out already.
 
     Raises:
-        ConfigError: no requests are left.
+        ConfigError: no requests are left, or a policy that can't be used.
     """
+    for policy in policies:
+        load_config(policy)
     if not len(trace):
         raise ConfigError.of("requests", 0, f"at least one of at most {max_model_len} tokens")
     return [
@@ -137,19 +140,18 @@ def run_job(job: Job, report: Report = lambda event: None) -> Result:
         GraphCacheError: the engine failed; the message ends with the last lines of its log.
     """
     with tempfile.TemporaryFile("w+") as log:
-        child = subprocess.Popen(
+        with subprocess.Popen(
             [sys.executable, "-m", "graphcache.vllm.serve"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
             env=_environment(os.environ, job),
-        )
-        try:
-            result = _follow(child, job, report)
-        finally:
-            child.kill() if child.poll() is None else None
-            child.wait()
+        ) as child:
+            try:
+                result = _follow(child, job, report)
+            finally:
+                child.kill()
         if result is None:
             log.seek(0)
             tail = "".join(log.readlines()[-LOG_LINES:])

@@ -60,6 +60,11 @@ def test_the_engine_gets_our_settings_and_none_of_the_callers():
 
 
 def test_an_engine_that_fails_shows_the_end_of_its_log(tmp_path):
-    job = Job("no-such-policy", str(tmp_path), str(tmp_path), [0.0], [1], 4, 64)
-    with pytest.raises(GraphCacheError, match="the engine of no-such-policy failed"):
+    job = Job("static-mask", str(tmp_path / "nothing"), str(tmp_path), [0.0], [1], 4, 64)
+    with pytest.raises(GraphCacheError, match=r"the engine of static-mask failed(.|\n)*nothing"):
         run_job(job)
+
+
+def test_an_unknown_policy_is_refused_before_an_engine_starts(tmp_path):
+    with pytest.raises(ConfigError, match="policy: 'no-such' is not known; known: .*dynamic-dual"):
+        jobs(TRACE, ["no-such"], model=tmp_path, store=tmp_path, **OPTIONS)
