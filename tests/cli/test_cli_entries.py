@@ -100,6 +100,12 @@ def test_clear_asks_first_and_takes_no_for_an_answer(run, monkeypatch):
     assert len(json.loads(run("ls", "--json").out)) == 4
 
 
+@pytest.mark.usefixtures("digests")
+def test_a_store_that_others_may_write_can_be_looked_at(run, tmp_path):
+    (tmp_path / "store").chmod(0o777)
+    assert len(json.loads(run("ls", "--json").out)) == 4
+
+
 @pytest.mark.parametrize("command", ["ls", "stats", "clear"])
 def test_a_store_that_is_not_there(run, command, tmp_path):
     ran = run(command)

@@ -82,6 +82,29 @@ def test_the_budget_holds(tmp_path):
         serve(cache, 1)
 
 
+def test_the_backend_says_what_is_freed_together(tmp_path):
+    backend = Toy()
+    backend.evict_unit = EvictUnit.NEVER
+    with build_cache(config(tmp_path, budget={"graphs": 1}), backend) as cache:
+        serve(cache, 1)
+        serve(cache, 200)
+        assert cache.snapshot()["retained_bytes"] == 1
+
+
+@pytest.mark.parametrize(("max_slowdown", "served"), [(10.0, "1x128"), (1.0, "1x64")])
+def test_a_fallback_may_be_so_much_slower_and_no_more(tmp_path, max_slowdown, served):
+    settings = config(tmp_path, on_miss="fallback", max_slowdown=max_slowdown, ladder={"min": 64, "max": 128})
+    with build_cache(settings, Toy()) as cache:
+        serve(cache, 128)
+        assert serve(cache, 64) == [f"prefill/custom/{served}"]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_strict_raises_what_else_is_counted(tmp_path, strict):
+    with build_cache(config(tmp_path, strict=strict), Toy()) as cache:
+        assert cache.stats.strict is strict
+
+
 def test_on_miss_and_what_it_becomes(tmp_path):
     settings = config(tmp_path, on_miss="log", frozen_on_miss="raise")
     with build_cache(settings, Toy()) as cache:
