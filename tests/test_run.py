@@ -66,5 +66,5 @@ def test_an_engine_that_fails_shows_the_end_of_its_log(tmp_path):
 
 
 def test_an_unknown_policy_is_refused_before_an_engine_starts(tmp_path):
-    with pytest.raises(ConfigError, match="policy: 'no-such' is not known; known: .*dynamic-dual"):
+    with pytest.raises(ConfigError, match=r"policy: 'no-such' is not known; known: .*dynamic-dual"):
         jobs(TRACE, ["no-such"], model=tmp_path, store=tmp_path, **OPTIONS)
