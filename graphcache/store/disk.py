@@ -99,14 +99,17 @@ class DiskStore:
         except StoreError:
             self._add_bytes(-nbytes)
             raise
-        self._add_bytes(-replaced)
+        self._index.together(lambda: self._take_note(digest, replaced))
+
+    def _take_note(self, digest: str, replaced_bytes: int) -> None:
+        self._add_bytes(-replaced_bytes)
         self._note_use(digest, times=0)
 
     def delete(self, digest: str) -> bool:
         """Remove an entry; say whether there was one."""
         nbytes = self.files.remove(digest)
-        self._add_bytes(-nbytes)
-        return nbytes > 0
+        self._add_bytes(-(nbytes or 0))
+        return nbytes is not None
 
     def scan(self) -> Iterator[tuple[str, Record]]:
         """Yield digest and record of each entry that can be read; the index saves opening the files."""
@@ -130,6 +133,9 @@ class DiskStore:
             used, self._used = self._used, {}
         if not used:
             return
+        self._index.together(lambda: self._write_uses(used))
+
+    def _write_uses(self, used: dict[str, int]) -> None:
         last = _integer(self._index.update(_TURN, lambda old: _integer(old) + len(used)))
         turns = dict(zip(used, range(last - len(used) + 1, last + 1), strict=True))
         for shard in sorted({digest[:2] for digest in used}):
@@ -162,7 +168,7 @@ class DiskStore:
             if total + nbytes <= max_bytes:
                 break
             for member in self._with_group(item.digest) - removed.keys():
-                total -= self.files.remove(member)
+                total -= self.files.remove(member) or 0
                 removed[member] = None
         self._counted = self._index.update(_BYTES, lambda _: total) is not None
         return list(removed)
@@ -181,7 +187,8 @@ class DiskStore:
         self._add_bytes(nbytes)
 
     def _add_bytes(self, nbytes: int) -> None:
-        if nbytes:
+        """Add to the count of bytes; there is none until somebody opened the store with a bound."""
+        if nbytes and (self.max_bytes is not None or self._index.get(_BYTES) is not None):
             total = self._index.update(_BYTES, lambda old: old + nbytes if isinstance(old, int) else None)
             self._counted = self._counted and total is not None
 

@@ -147,15 +147,15 @@ class EntryFiles:
                 self.prepare()
                 self._write_file(self._path(digest), header, payload)
 
-    def remove(self, digest: str) -> int:
-        """Unlink an entry; return the bytes that its file had, 0 where there was none."""
+    def remove(self, digest: str) -> int | None:
+        """Unlink an entry; return the bytes that its file had, None where there was none."""
         path = self._path(digest)
         with store_errors(f"removing an entry from {str(self.root)!r}"):
             try:
                 nbytes = path.stat().st_size
                 path.unlink()
             except FileNotFoundError:
-                return 0
+                return None
         return nbytes
 
     def listed(self) -> Iterator[Listed]:

@@ -101,6 +101,10 @@ class Index:
         """
         return self._try(lambda cache: _replace(cache, name, change), None)
 
+    def together(self, work: Callable[[], object]) -> None:
+        """Do several updates as one, which is also one write to the disk instead of several."""
+        self._try(lambda cache: _in_one(cache, work), None)
+
     def names(self) -> list[str]:
         """Return all names."""
         return self._try(lambda cache: list(cache.iterkeys()), [])
@@ -184,6 +188,11 @@ def _replace(cache: Cache, name: str, change: Callable[[Any], Any]) -> Any:
         else:
             cache.set(name, _encode(value))
     return value
+
+
+def _in_one(cache: Cache, work: Callable[[], object]) -> None:
+    with cache.transact():
+        work()
 
 
 def _is_busy(error: Exception) -> bool:

@@ -109,15 +109,16 @@ def hold(root: Path, arguments: dict[str, Any]) -> None:
 
 
 def compete(root: Path, arguments: dict[str, Any]) -> None:
-    """Compile an entry unless it is there, as every process of a launch does."""
-    sys.stdin.read()
+    """Compile an entry unless it is there, as every process of a launch does, all at the same moment."""
     store = open_store("sound", root)
     locks = planted.LOCKS[arguments["locks"]](root / "locks")
+    print(json.dumps("ready"), flush=True)
+    sys.stdin.read()
     with locks.turn(entries.name(0)):
         if entries.check(store, 0) is None:
             with open(root / "compiles", "a") as log:
                 log.write("compiled\n")
-            time.sleep(0.3)
+            time.sleep(0.5)
             entries.put(store, 0)
     if entries.check(store, 0) is None:
         raise Broke("what was compiled is missing")

@@ -92,6 +92,8 @@ def one_compile(root: Path, plan: Plan) -> str:
             stack.enter_context(_started("compete", root, {"locks": plan.locks})) for _ in range(_COMPETITORS)
         ]
         for process in processes:
+            _answer(process)
+        for process in processes:
             assert process.stdin
             process.stdin.close()
         ends = [process.wait() for process in processes]

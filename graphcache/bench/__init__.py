@@ -1,0 +1,1 @@
+"""Measurements of this package, each a function that returns rows."""
