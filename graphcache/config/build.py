@@ -13,7 +13,7 @@ from graphcache.compile.inline import InlineSupplier
 from graphcache.config.environment import Environment
 from graphcache.config.model import Config, load_config
 from graphcache.config.sections import Named, StoreSection
-from graphcache.costs import PaddedWork
+from graphcache.costs import CostLearner, Costs, PaddedWork
 from graphcache.errors import ConfigError
 from graphcache.eviction.protocol import Eviction
 from graphcache.journal import Journal
@@ -91,6 +91,7 @@ def build_cache(
     )
     namespace = supplier.shelf.namespace
     manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
+    costs: Costs = load_profile(config.profile) if config.profile else PaddedWork()
     cache = GraphCache(
         policy,
         supplier,
@@ -98,7 +99,8 @@ def build_cache(
         evict_unit=backend.evict_unit,
         on_miss=OnMiss(config.on_miss),
         frozen_on_miss=OnMiss(config.frozen_on_miss) if config.frozen_on_miss else None,
-        costs=load_profile(config.profile) if config.profile else PaddedWork(),
+        costs=costs,
+        learner=CostLearner(costs) if config.learn_costs else None,
         max_slowdown=config.max_slowdown,
         saved_state=usable_state(manifest, policy, stats) if saved_state is None else saved_state,
         key_value=key_value(manifest),

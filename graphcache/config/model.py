@@ -66,6 +66,9 @@ class Config(Section):
         default=Named(name="inductor"), description="What compiles and loads graphs."
     )
     profile: str | None = Field(default=None, description="Cost profile: a shipped one's name, or a path.")
+    learn_costs: bool = Field(
+        default=True, description="Let the seconds that runners measure replace the profile's."
+    )
     record: FilePath | None = Field(
         default=None, description="A file to which every step's batch is written."
     )

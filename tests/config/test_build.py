@@ -144,6 +144,17 @@ def test_costs_come_from_the_profile(tmp_path):
         build_cache(config(tmp_path, profile="cray-1"), Toy())
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_measured_seconds_replace_the_profiles_if_they_may(tmp_path, learn):
+    settings = config(tmp_path, profile="tenstorrent-qwen3-embedding-4b", learn_costs=learn)
+    with build_cache(settings, Toy()) as cache:
+        for _ in range(2 * cache.LEARN_STEPS):
+            with cache.step(Batch.of([100])) as step:
+                for launch in step:
+                    step.ran(launch, 0.25)
+        assert cache.view.costs.run_seconds(GraphKey(1, 128, mode="custom")) == (0.25 if learn else 0.4321)
+
+
 def test_a_backend_is_built_with_its_options(tmp_path):
     settings = config(tmp_path, backend={"name": f"{__name__}:Toy", "options": {"nbytes": 7}})
     backend = build_backend(settings, "model")
