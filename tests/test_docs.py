@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 import pytest
 import typer
+import yaml
 
 from graphcache.cli.app import app
 from graphcache.cli.reference import pages as reference_pages
-from graphcache.config import shipped_policies
+from graphcache.config import Config, load_config, shipped_policies
 from graphcache.key import COVERS, MaskMode
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +81,15 @@ def test_the_code_of_a_page_runs_from_top_to_bottom_and_prints_what_it_says(page
         elif block.language == "text" and printed.getvalue():
             assert printed.getvalue() == block.text
             printed = io.StringIO()
+
+
+@pytest.mark.parametrize("page", of("yaml"), ids=name)
+def test_the_configurations_of_a_page_are_valid(page):
+    fields_known = {field.alias or field_name for field_name, field in Config.model_fields.items()}
+    for block in blocks(page):
+        fields = yaml.safe_load(block.text) if block.language == "yaml" else {}
+        if fields.keys() & fields_known:
+            load_config({"policy": "static-mask", **fields})
 
 
 def commands(page):

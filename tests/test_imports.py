@@ -151,18 +151,6 @@ def test_only_the_configuration_reads_the_environment(module):
     assert module in READ_ENVIRONMENT or not reads
 
 
-@pytest.mark.parametrize("module", FILES)
-def test_nothing_unpickles_or_evaluates(module):
-    names = {name.split(".")[0] for name in imports(module)}
-    assert not names & {"pickle", "cloudpickle", "dill", "marshal", "shelve"}
-    called = {
-        node.func.id
-        for node in ast.walk(tree(module))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not called & {"eval", "exec"}
-
-
 def test_the_public_names():
     assert sorted(graphcache.__all__) == graphcache.__all__ == PUBLIC
     assert all(hasattr(graphcache, name) for name in PUBLIC)
