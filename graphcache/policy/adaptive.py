@@ -264,7 +264,7 @@ class Adaptive:
             if move is None:
                 break
             actions.append(self._load(state, market, move))
-            held.append(move.graph)
+            held.append(market.number[actions[-1].key])
             if move.leaving or self.background:
                 break
         least = float(market.price.min())

@@ -56,30 +56,44 @@ def choose(market: Market, amounts: Amounts, held: Sequence[int], asking: int) -
 
 
 def _start(market: Market, amounts: Amounts, held: Sequence[int], graph: int) -> float:
-    """Return what it costs to begin with one graph and to go on from there, one good move at a time."""
+    """Return what it costs to begin with one graph, and to go on from there."""
     leaving = market.room(graph, held, amounts, (), None) or ()
     kept = [*(g for g in held if g not in leaving), graph]
-    spent = float(market.price[graph])
+    target, seconds = plan_set(market, amounts, kept)
+    return float(market.price[graph]) + seconds
+
+
+def plan_set(market: Market, amounts: Amounts, held: Sequence[int]) -> tuple[list[int], float]:
+    """Return the set worth going to from what is held, and its cost with the compiles on the way.
+
+    A local search: graphs are added, dropped and exchanged one at a time as long as that pays.
+    """
+    price = market.price.copy()
+    price[list(held)] = 0.0
+    target, least = list(held), market.seconds(amounts, held)
     for _ in range(MOVES):
-        move = _best_move(market, amounts, kept)
-        if move is None:
+        better = _best_change(market, amounts, target, price, least)
+        if better is None:
             break
-        kept, price = move
-        spent += price
-    return spent + market.seconds(amounts, kept)
+        target, least = better
+    return target, least
 
 
-def _best_move(market: Market, amounts: Amounts, held: list[int]) -> tuple[list[int], float] | None:
-    """Return the set after the most profitable addition or swap, and its price; None if none pays."""
-    now = market.seconds(amounts, held)
-    best, found = 1e-9, None
-    for gone in (None, *held):
-        kept = [g for g in held if g != gone]
+def _best_change(
+    market: Market, amounts: Amounts, target: list[int], price: Amounts, least: float
+) -> tuple[list[int], float] | None:
+    """Return the best set that one graph in, one out, or both lead to; None if none costs less."""
+    found = None
+    least -= 1e-9
+    for gone in (None, *target):
+        kept = [g for g in target if g != gone]
+        spent = float(price[kept].sum())
         base = np.minimum(market.serving(kept), market.missing)
-        after = amounts @ np.minimum(base[:, None], market.run)
-        profit = now - after - market.price
-        profit[held] = -np.inf
-        for graph in np.argsort(-profit)[:1].tolist():
-            if profit[graph] > best and market.fits([*kept, graph]):
-                best, found = float(profit[graph]), ([*kept, graph], float(market.price[graph]))
-    return found
+        if gone is not None and spent + amounts @ base < least:
+            found, least = kept, float(spent + amounts @ base)
+        after = amounts @ np.minimum(base[:, None], market.run) + price + spent
+        after[target] = np.inf
+        graph = int(np.argmin(after))
+        if after[graph] < least and market.fits([*kept, graph]):
+            found, least = [*kept, graph], float(after[graph])
+    return None if found is None else (found, least)
