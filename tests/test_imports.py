@@ -33,6 +33,9 @@ MAY_USE = {
 TOPS = {"cli": set(), "vllm": {"run", "bench"}}
 """What nothing imports but those named, which run a whole server."""
 
+USE_TORCH = ("backends", "vllm", "bench")
+"""What may import torch at once; the command line gets to them only when a command runs."""
+
 READ_ENVIRONMENT = {
     "graphcache.config.environment",
     "graphcache.backends.target",  # CXX, the compiler's own variable
@@ -130,9 +133,9 @@ def test_only_the_plugin_imports_vllm(module):
 
 
 @pytest.mark.parametrize("module", FILES)
-def test_only_backends_and_the_plugin_import_torch_at_once(module):
+def test_only_what_works_with_models_imports_torch_at_once(module):
     tops = {name.split(".")[0] for name in imports_at_once(module)}
-    assert part(module) in ("backends", "vllm") or not tops & {"torch", "torch_xla"}
+    assert part(module) in USE_TORCH or not tops & {"torch", "torch_xla"}
 
 
 def test_no_module_waits_for_itself():
@@ -156,8 +159,8 @@ def test_the_public_names():
     assert all(hasattr(graphcache, name) for name in PUBLIC)
 
 
-def test_all_but_backends_and_the_plugin_imports_without_torch_or_vllm():
-    modules = [m for m in FILES if part(m) not in ("backends", "vllm") and not m.endswith("__main__")]
+def test_all_else_imports_without_torch_or_vllm():
+    modules = [m for m in FILES if part(m) not in USE_TORCH and not m.endswith("__main__")]
     code = (
         "import importlib, sys\n"
         f"for name in {modules!r}: importlib.import_module(name)\n"
