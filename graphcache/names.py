@@ -80,6 +80,7 @@ EVICTIONS = NameTable(
     {
         "lru": "graphcache.eviction.lru:Lru",
         "lfu": "graphcache.eviction.lfu:Lfu",
+        "saved-seconds": "graphcache.eviction.saved_seconds:SavedSeconds",
     },
 )
 

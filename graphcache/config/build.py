@@ -32,7 +32,9 @@ def build_policy(config: Config, ladders: Ladders) -> Policy:
     Raises:
         ConfigError: an option that it does not take, or not with this value.
     """
-    eviction: Eviction = _construct(config, "eviction", config.eviction, EVICTIONS)
+    order = inspect.signature(EVICTIONS.find(config.eviction.name)).parameters
+    known = (_costs(config),) if "costs" in order else ()
+    eviction: Eviction = _construct(config, "eviction", config.eviction, EVICTIONS, *known)
     policy: Policy = _construct(config, "policy", config.policy, POLICIES, ladders, eviction)
     return policy
 
@@ -91,7 +93,7 @@ def build_cache(
     )
     namespace = supplier.shelf.namespace
     manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
-    costs: Costs = load_profile(config.profile) if config.profile else PaddedWork()
+    costs = _costs(config)
     cache = GraphCache(
         policy,
         supplier,
@@ -137,6 +139,10 @@ def check_config(source: str | Path) -> Ladders:
     if config.profile:
         load_profile(config.profile)
     return ladders
+
+
+def _costs(config: Config) -> Costs:
+    return load_profile(config.profile) if config.profile else PaddedWork()
 
 
 def _absolute(path: Path) -> Path:

@@ -11,9 +11,9 @@ import numpy as np
 
 from graphcache.batch import Batch, Launch, Plan
 from graphcache.errors import BudgetError
+from graphcache.eviction.demand import LONG, Demand
 from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode, dominates
-from graphcache.policy.demand import LONG, Demand
 from graphcache.policy.outlook import choose, expect
 from graphcache.policy.protocol import Action, Ladders, Load, View
 from graphcache.policy.shapes import Ask, Shape, Shaper

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from graphcache.eviction.demand import LONG, Amounts, Demand
 from graphcache.key import GraphKey
-from graphcache.policy.demand import LONG, Amounts, Demand
 from graphcache.policy.worth import Market
 
 LEAST_LAUNCHES = 20.0
@@ -59,7 +59,7 @@ def _start(market: Market, amounts: Amounts, held: Sequence[int], graph: int) ->
     """Return what it costs to begin with one graph, and to go on from there."""
     leaving = market.room(graph, held, amounts, (), None) or ()
     kept = [*(g for g in held if g not in leaving), graph]
-    target, seconds = plan_set(market, amounts, kept)
+    _, seconds = plan_set(market, amounts, kept)
     return float(market.price[graph]) + seconds
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphcache.costs import Costs
+from graphcache.eviction.demand import LONG, RECENT, Amounts, Demand, Mark
 from graphcache.key import GraphKey, dominates
-from graphcache.policy.demand import LONG, RECENT, Amounts, Demand, Mark
 from graphcache.policy.protocol import Budget
 
 LIVE = 0.5

@@ -40,7 +40,9 @@ class Candidate:
         Raises:
             UnknownNameError: no table holds one of the names.
         """
-        policy: Policy = POLICIES.find(self.policy)(Ladders(scenario.ladder), EVICTIONS.find(self.eviction)())
+        order = EVICTIONS.find(self.eviction)
+        known = {"costs": scenario.costs} if "costs" in inspect.signature(order).parameters else {}
+        policy: Policy = POLICIES.find(self.policy)(Ladders(scenario.ladder), order(**known))
         return policy
 
 

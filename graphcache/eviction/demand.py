@@ -1,4 +1,4 @@
-"""What has been asked for: decayed counts per asked graph, over a short and a long memory."""
+"""What has been asked for: decayed counts per asked graph, in a short memory and a long one."""
 
 from __future__ import annotations
 
