@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +128,12 @@ def test_everything_is_done_below_the_directory_and_removed(
     monkeypatch.setattr(run, "PLANTED", {})
     assert run.run_all(tmp_path / "given", SMALL) == [("a", HELD, "seen"), ("b", SKIPPED, "not here")]
     assert list((tmp_path / "given").iterdir()) == []
+
+
+def test_the_page_on_trust_tells_of_every_fault() -> None:
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "trust.md"
+    told = re.findall(r"^\| ([^|]+) \| held \|", page.read_text(), re.MULTILINE)
+    assert told == [*run.CHECKS, *(f"planted: {defence}" for defence in run.PLANTED)]
 
 
 def test_a_directory_that_can_not_be_used_is_told(tmp_path: Path) -> None:
