@@ -2,9 +2,10 @@
 
 from graphcache._version import __version__
 from graphcache.batch import Batch, Launch, Layout, Plan, Sequence
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.key import GraphKey, MaskMode, dominates
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.step import Outcome
 
 __all__ = [

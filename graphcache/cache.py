@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from enum import StrEnum
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -16,30 +14,16 @@ from graphcache.batch import Batch, Launch, Plan, Sequence
 from graphcache.compile.protocol import Failed, Supplied, Supplier
 from graphcache.compile.single_flight import SingleFlight
 from graphcache.costs import Costs, PaddedWork
-from graphcache.errors import BudgetError, ClosedError, CompileError, FrozenError, GraphCacheError, LoadError
+from graphcache.errors import BudgetError, ClosedError, CompileError, GraphCacheError, LoadError
 from graphcache.key import GraphKey
+from graphcache.miss import Misses, OnMiss
 from graphcache.policy.protocol import Action, Budget, Evict, Policy, View
 from graphcache.roster import Roster
 from graphcache.stats import Stats
 from graphcache.step import BoundLaunch, Learner, Outcome, Step
 from graphcache.warm import Progress, WarmOrder, WarmReport, ordered, warm
 
-logger = logging.getLogger("graphcache")
-
 _Shape = tuple[tuple[Sequence, ...], bool]
-
-
-class OnMiss(StrEnum):
-    """What a step does when a graph it wants is not resident."""
-
-    COMPILE = "compile"
-    """Wait for it: load it, or compile it."""
-    LOG = "log"
-    """The same, and say so in the log."""
-    FALLBACK = "fallback"
-    """Run the cheapest resident graph that dominates it, and ask for it in the background."""
-    RAISE = "raise"
-    """Load it where it is stored; raise `FrozenError` where it would have to be compiled."""
 
 
 class GraphCache:
@@ -75,15 +59,14 @@ class GraphCache:
     ) -> None:
         self.policy = policy
         self.supplier = supplier
-        self.on_miss = OnMiss(on_miss)
         self.stats = stats or Stats()
         self._roster = Roster(
             policy, self.stats, budget or Budget(), evict_unit, costs or PaddedWork(), saved_state, learner
         )
+        self._misses = Misses(self._roster, supplier, self.stats, OnMiss(on_miss), max_slowdown, clock)
         self._lock = self._roster.lock
         self._frozen_on_miss = frozen_on_miss
         self._learner = learner
-        self._max_slowdown = max_slowdown
         self._key_value = key_value
         self._clock = clock
         self._flight: SingleFlight[Graph] = SingleFlight()
@@ -116,6 +99,11 @@ class GraphCache:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+    @property
+    def on_miss(self) -> OnMiss:
+        """What a step does when a graph it wants is not resident."""
+        return self._misses.on_miss
 
     @property
     def view(self) -> View:
@@ -230,7 +218,7 @@ class GraphCache:
         return tuple(bound[index] for index in range(len(launches)))
 
     def _bind_launch(self, launch: Launch, pinned: set[GraphKey]) -> BoundLaunch:
-        key, outcome = self._serve(launch.key, pinned)
+        key, outcome = self._misses.serve(launch.key, pinned)
         return BoundLaunch(
             key=key,
             wanted=launch.key,
@@ -242,69 +230,6 @@ class GraphCache:
             wanted_counters=self.stats.of(launch.key),
             saved_seconds=self._roster.saved_seconds(key, launch.key),
         )
-
-    # -- misses ---------------------------------------------------------------------------------
-
-    def _serve(self, key: GraphKey, pinned: set[GraphKey]) -> tuple[GraphKey, Outcome]:
-        """Return the resident graph that serves ``key``, after fetching it where that is called for."""
-        if key in self.resident:
-            return key, Outcome.HIT
-        stand_in = self._roster.stand_in(key)
-        if stand_in is not None and self._prefer(stand_in, key, pinned):
-            return stand_in, Outcome.FALLBACK
-        self._check_may_fetch(key)
-        try:
-            return key, self._demand(key, pinned)
-        except (CompileError, LoadError, BudgetError) as error:
-            if stand_in is None:
-                raise
-            self._survive(key, error)
-            return stand_in, Outcome.FALLBACK
-
-    def _prefer(self, stand_in: GraphKey, key: GraphKey, pinned: set[GraphKey]) -> bool:
-        """Say whether a stand-in serves rather than waiting for ``key``."""
-        if key in self._roster.blocked or not self._roster.can_admit(pinned):
-            return True
-        if self.on_miss is not OnMiss.FALLBACK:
-            return False
-        costs = self._roster.costs
-        slow, fast = costs.run_seconds(stand_in), costs.run_seconds(key)
-        if self._max_slowdown is not None and slow > self._max_slowdown * fast:
-            return False
-        if self.supplier.stored(key) and costs.load_seconds(key) < slow - fast:
-            return False
-        self._request(key)
-        return True
-
-    def _check_may_fetch(self, key: GraphKey) -> None:
-        if key in self._roster.blocked:
-            reason = self._roster.blocked[key]
-            raise BudgetError(f"{key} is not served ({reason}), and no resident graph dominates it")
-        if self.on_miss is OnMiss.RAISE and not self.supplier.stored(key):
-            raise FrozenError(f"{key} is not resident, and on_miss is raise: nothing compiles any more")
-        if self.on_miss is OnMiss.LOG:
-            logger.warning("%s is not resident: the step waits for it", key)
-
-    def _demand(self, key: GraphKey, pinned: Iterable[GraphKey] = ()) -> Outcome:
-        began = self._clock()
-        supplied = self.supplier.fetch(key)
-        self._roster.admit(supplied, pinned)
-        waited = self._clock() - began
-        counters = self.stats.of(key)
-        counters.stalls += 1
-        counters.stall_seconds += waited
-        self.stats.event("stall", key, supplied.source, waited)
-        return Outcome(supplied.source)
-
-    def _request(self, key: GraphKey) -> None:
-        if self.supplier.background and not self._roster.pending(key):
-            self.supplier.request(key)
-            self._roster.await_(key)
-
-    def _survive(self, key: GraphKey, error: Exception) -> None:
-        if isinstance(error, BudgetError):
-            self._roster.block(key, str(error))
-        self.stats.fault(type(error).__name__, error)
 
     # -- between two steps ----------------------------------------------------------------------
 
@@ -336,7 +261,7 @@ class GraphCache:
         try:
             self._roster.admit(supplied)
         except BudgetError as error:
-            self._survive(supplied.key, error)
+            self._misses.survive(supplied.key, error)
             return
         self.stats.of(supplied.key).upgrades += 1
 
@@ -347,12 +272,12 @@ class GraphCache:
         elif key in self.resident or key in self._roster.blocked:
             return
         elif self.supplier.background:
-            self._request(key)
+            self._misses.request(key)
         else:
             try:
-                self._demand(key)
+                self._misses.demand(key)
             except (CompileError, LoadError, BudgetError) as error:
-                self._survive(key, error)
+                self._misses.survive(key, error)
 
     # -- beside the steps -----------------------------------------------------------------------
 
@@ -386,8 +311,7 @@ class GraphCache:
             graph = self._present(key)
         if graph is not None:
             return graph
-        if self.on_miss is OnMiss.RAISE:
-            raise FrozenError(f"{key} is not resident, and on_miss is raise: nothing compiles any more")
+        self._misses.check_may_compile(key)
         began = self._clock()
         try:
             made = compile_fn(key)
@@ -463,7 +387,7 @@ class GraphCache:
 
     def freeze(self, on_miss: OnMiss | None = None) -> None:
         """End the warm-up: from now on a miss does what ``on_miss`` says, or ``frozen_on_miss``."""
-        self.on_miss = OnMiss(on_miss or self._frozen_on_miss or self.on_miss)
+        self._misses.on_miss = OnMiss(on_miss or self._frozen_on_miss or self.on_miss)
 
     def saved_state(self) -> Any:
         """Return the policy's state as plain JSON values, for the next process."""

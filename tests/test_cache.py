@@ -8,7 +8,7 @@ from fakes import FakeBackend
 
 from graphcache.backends.protocol import Graph
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.errors import (
     BudgetError,
@@ -21,6 +21,7 @@ from graphcache.errors import (
 )
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
 from graphcache.policy.static_causal import StaticCausal

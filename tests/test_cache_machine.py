@@ -14,13 +14,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from graphcache.backends.protocol import EvictUnit, Graph
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.errors import BudgetError, CompileError, CorruptError, FrozenError, StoreError, StoreFullError
 from graphcache.eviction.lfu import Lfu
 from graphcache.eviction.lru import Lru
 from graphcache.key import GraphKey, MaskMode, dominates
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
 from graphcache.policy.static_causal import StaticCausal

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphcache.backends.protocol import EvictUnit
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.costs import CostTable, Measured, PaddedWork
 from graphcache.errors import BudgetError, ConfigError
@@ -16,6 +16,7 @@ from graphcache.eviction.lfu import Lfu
 from graphcache.eviction.lru import Lru
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.optimum.exact import exact_schedule
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.backends.protocol import Backend
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.config.environment import Environment
 from graphcache.config.model import Config, load_config
@@ -18,6 +18,7 @@ from graphcache.errors import ConfigError
 from graphcache.eviction.protocol import Eviction
 from graphcache.journal import Journal
 from graphcache.manifest import key_value, usable_state, write_manifest
+from graphcache.miss import OnMiss
 from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
 from graphcache.policy.protocol import Ladders, Policy
 from graphcache.profiles import load_profile

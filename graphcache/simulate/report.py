@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from graphcache.cache import OnMiss
 from graphcache.errors import ConfigError
+from graphcache.miss import OnMiss
 from graphcache.names import EVICTIONS, POLICIES
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders, Policy

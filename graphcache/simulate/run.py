@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.key import GraphKey, MaskMode
+from graphcache.miss import OnMiss
 from graphcache.policy.protocol import Budget, Policy
 from graphcache.simulate.scenario import Scenario
 from graphcache.simulate.virtual import VirtualClock, VirtualSupplier

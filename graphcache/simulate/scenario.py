@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 
 from graphcache.batch import Batch
-from graphcache.cache import OnMiss
 from graphcache.costs import Costs
 from graphcache.errors import ConfigError
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.policy.protocol import Budget
 from graphcache.problem import BatchType, Problem
 from graphcache.trace.steps import Steps

@@ -18,11 +18,12 @@ from graphcache.agree import AgreedLearner, AgreedSupplier
 from graphcache.backends.protocol import Graph
 from graphcache.backends.torch_group import TorchGroup
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.compile.protocol import Failed, Supplied
 from graphcache.costs import PaddedWork
 from graphcache.errors import CompileError, GraphCacheError
 from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
 

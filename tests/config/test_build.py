@@ -4,12 +4,13 @@ import pytest
 
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph
 from graphcache.batch import Batch
-from graphcache.cache import GraphCache, OnMiss
+from graphcache.cache import GraphCache
 from graphcache.config import load_config
 from graphcache.config.build import build_backend, build_cache, build_policy, build_store
 from graphcache.errors import BudgetError, ConfigError, PolicyError, StoreError
 from graphcache.eviction.lfu import Lfu
 from graphcache.key import GraphKey
+from graphcache.miss import OnMiss
 from graphcache.policy.static_mask import StaticMask
 
 
