@@ -6,6 +6,7 @@ and, on the first compile, Inductor: what only loads compiled graphs must not im
 
 from __future__ import annotations
 
+import gc
 import io
 import shutil
 import tempfile
@@ -41,11 +42,12 @@ def export(program: Program, key: GraphKey, *, strict: bool = False) -> bytes:
         Exception: the exporter's own, with its own message.
     """
     module, inputs = program.module(key), program.inputs(key)
+    alive = _tensors_alive()
     with torch.inference_mode(False), torch.no_grad(), _known_warnings():
         exported = torch.export.export(
             module, inputs, dynamic_shapes=program.dynamic_shapes(key), strict=strict
         )
-        _check(exported, module)
+        _check(exported, module, alive)
         _drop_weights(exported)
         buffer = io.BytesIO()
         torch.export.save(exported, buffer)
@@ -76,12 +78,27 @@ def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]
     return Payload({**files, OWN: own}, about).pack()
 
 
-def _check(exported: ExportedProgram, module: Any) -> None:
-    for name in exported.constants:
-        if not name.startswith(OWN_PREFIX) and find(module, name) is None:
+def _tensors_alive() -> list[Any]:
+    """Return every tensor that exists; as long as they are held, no new one takes the place of one of them."""
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+
+
+def _place(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):  # A tensor without storage: sparse, fake, …
+        return 0
+
+
+def _check(exported: ExportedProgram, module: Any, alive: list[Any]) -> None:
+    """Refuse what would be compiled in although it can change: a tensor that is neither weight nor literal."""
+    places = {_place(tensor) for tensor in alive} - {0}
+    for name, constant in exported.constants.items():
+        literal = name.startswith(OWN_PREFIX) and _place(constant) not in places
+        if not literal and find(module, name) is None:
             raise ConfigError(
-                f"{name}: a tensor that is neither parameter nor buffer would be compiled in; register it"
-                " as a buffer, or make it an input"
+                f"{name} {list(constant.shape)}: the value of a tensor that is no attribute of a module would"
+                " be compiled in; register it as a buffer, or make it an input"
             )
     outputs = [output.arg for output in exported.graph_signature.output_specs if _is_output(output)]
     for argument in [*_user_inputs(exported), *outputs]:

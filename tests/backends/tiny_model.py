@@ -50,7 +50,7 @@ class Rotary(torch.nn.Module):
 
 
 class TinyModel(torch.nn.Module):
-    """Two layers, weights of one element and of no dimension, a literal, a tied weight, a shared buffer."""
+    """Two layers, weights of one element and of no dimension, a literal, a tied weight, a plain tensor."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,6 +61,7 @@ class TinyModel(torch.nn.Module):
         self.gain = torch.nn.Parameter(torch.rand(1))
         self.bias = torch.nn.Parameter(torch.rand(()))
         self.tied = self.embedding.weight
+        self.plain = torch.rand(HIDDEN)
 
     def forward(
         self,
@@ -74,7 +75,11 @@ class TinyModel(torch.nn.Module):
             x = x + layer(x, cache, slots, mask)
         if mask is not None:
             x = halve(x)
-        hidden = x * self.norm * self.gain + self.bias + torch.tensor([0.25, -0.5]).repeat(HIDDEN // 2)
+        hidden = (
+            x * self.norm * self.gain
+            + self.bias * self.plain
+            + torch.tensor([0.25, -0.5]).repeat(HIDDEN // 2)
+        )
         return {"hidden": hidden, "logits": hidden @ self.tied.T}
 
 
