@@ -86,6 +86,10 @@ class EntryFiles:
             self.check()
             for name in _DIRECTORIES:
                 make_private(self.root / name, 0o777 if self._shared else 0o700)
+            if not os.access(self._entries, os.W_OK):
+                raise StoreError(
+                    f"the store {str(self.root)!r} can't be written: set `read_only: true` to load from it"
+                )
             if not (self.root / "FORMAT").exists():
                 self._write_file(self.root / "FORMAT", f"{FORMAT_VERSION}\n".encode())
 
@@ -284,7 +288,7 @@ def _sync_directory(path: Path) -> None:
 def _unlink_if_unlocked(path: Path) -> int:
     """Remove a file unless the process that wrote it lives and holds its lock."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError:
         return 0
     try:

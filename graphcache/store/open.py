@@ -57,6 +57,7 @@ def open_store(
         disk = DiskStore(where, max_bytes=max_bytes, shared=shared)
     store = SealedStore(disk, keys) if keys else disk
     locks = CompileLocks(None if read_only else _locks_directory(disk.path), shared=shared)
+    locks.sweep()
     return Opened(store, disk, locks)
 
 

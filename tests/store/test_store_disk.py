@@ -39,6 +39,15 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
         ReadOnlyStore(tmp_path / "file")
 
 
+def test_a_path_that_can_not_be_written_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DiskStore(root, fsync=False) as disk:
+        disk.put(*entry(1))
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(StoreError, match="`read_only: true`"):
+        DiskStore(root)
+    assert ReadOnlyStore(root).get(entry(1)[0])
+
+
 def test_a_bound_that_is_not_positive_is_refused(root: Path) -> None:
     for bound in (0, -1):
         with pytest.raises(ConfigError, match="max_bytes"):
