@@ -94,6 +94,7 @@ class Adaptive:
         self.background = background
         self._shaper = Shaper(ladders, tuple(layouts))
         self._keys = self._shaper.keys()
+        self._own = frozenset(self._keys)
         self._shapes: dict[Any, Shape] = {}
         self._services: dict[Shape, Service] = {}
         self._view: View | None = None
@@ -129,8 +130,8 @@ class Adaptive:
 
     def advance(self, state: Desk, batch: Batch, plan: Plan, view: View) -> tuple[Desk, Sequence[Action]]:
         """Count what was asked for; when enough regret has come together, see what to compile for it."""
-        if plan.launches[0].key not in self._known(state, view).number:
-            return self._advance_foreign(state, plan, view)
+        if plan.launches[0].key not in self._own:
+            return self._advance_foreign(state, plan)
         service = self._service(self._shape(batch), view, state)
         for index in service.noted:
             state.demand.note(index)
@@ -139,7 +140,7 @@ class Adaptive:
             return state, ()
         return state, self._look(state, view, service.noted[0])
 
-    def _advance_foreign(self, state: Desk, plan: Plan, view: View) -> tuple[Desk, Sequence[Action]]:
+    def _advance_foreign(self, state: Desk, plan: Plan) -> tuple[Desk, Sequence[Action]]:
         """Count graphs that were asked for by key, and that no batch asks for."""
         for launch in plan.launches:
             state.demand.note(state.demand.index(launch.key))
