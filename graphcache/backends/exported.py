@@ -79,19 +79,19 @@ def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]
 
 
 def _tensors_alive() -> list[Any]:
-    """Return every tensor that exists; as long as they are held, no new one takes the place of one of them."""
-    return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
+    """Return every plain tensor that exists; while they are held, no new one can lie where one of them does."""
+    return [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
 
 
 def _place(tensor: Any) -> int:
     try:
         return int(tensor.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # A tensor without storage: sparse, fake, …
+    except (RuntimeError, NotImplementedError):  # A tensor without storage, such as a sparse one.
         return 0
 
 
 def _check(exported: ExportedProgram, module: Any, alive: list[Any]) -> None:
-    """Refuse what would be compiled in although it can change: a tensor that is neither weight nor literal."""
+    """Refuse to compile in what can change: a tensor that is neither the module's nor a literal."""
     places = {_place(tensor) for tensor in alive} - {0}
     for name, constant in exported.constants.items():
         literal = name.startswith(OWN_PREFIX) and _place(constant) not in places
