@@ -64,7 +64,7 @@ class AgreedSupplier:
     """
 
     def __init__(self, supplier: Supplier, group: Group, *, every_steps: int = EVERY_STEPS) -> None:
-        self.background = supplier.background
+        self.background = self.due = supplier.background
         self._supplier = supplier
         self._talk = Talk(group)
         self._every_steps = every_steps

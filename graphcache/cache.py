@@ -133,7 +133,7 @@ class GraphCache:
                 raise GraphCacheError("a step is open; leave it (`with cache.step(batch)`) before the next")
             self.stats.steps += 1
             self._open = True
-            if not (self._due or self._arrived or self.supplier.background or self._learns()):
+            if not (self._due or self._arrived or self.supplier.due or self._learns()):
                 step = self._recall(batch)
                 if step is not None:
                     return step
@@ -158,12 +158,7 @@ class GraphCache:
     def _reuse(self, step: Step, batch: Batch) -> None:
         for launch in step.launches:
             launch.count_reuse()
-        self._advance(step, batch)
-
-    def _advance(self, step: Step, batch: Batch) -> None:
-        actions = self._roster.advance(batch, step.plan)
-        if actions:
-            self._due.extend(actions)
+        self._due += self._roster.advance(batch, step.plan)
 
     def _leave(self) -> None:
         self._open = False
@@ -178,7 +173,7 @@ class GraphCache:
         known = self._bound.get(id(plan))
         if known is not None:
             with self._lock:
-                self._memo[batch.sequences, batch.encoder_only] = known[1]
+                self._memoise(batch, known[1])
                 self._reuse(known[1], batch)
             return known[1]
         launches = self._bind(plan)
@@ -188,7 +183,7 @@ class GraphCache:
             lasting = [self._lasts(launch) for launch in launches]
             if all(lasting):
                 self._remember(batch, plan, step)
-            self._advance(step, batch)
+            self._due += self._roster.advance(batch, step.plan)
         return step
 
     def _lasts(self, launch: BoundLaunch) -> bool:
@@ -200,12 +195,17 @@ class GraphCache:
 
     def _remember(self, batch: Batch, plan: Plan, step: Step) -> None:
         """Keep a step by its batch's shape, and by its plan, which policies hand out again."""
+        if self._memo_version != self._roster.version:
+            return
+        self._memoise(batch, step)
+        if len(self._bound) >= self.MEMO_ENTRIES:
+            self._bound.clear()
+        self._bound[id(plan)] = (plan, step)
+
+    def _memoise(self, batch: Batch, step: Step) -> None:
         if len(self._memo) >= self.MEMO_ENTRIES:
             self._memo.clear()
-            self._bound.clear()
-        if self._memo_version == self._roster.version:
-            self._memo[batch.sequences, batch.encoder_only] = step
-            self._bound[id(plan)] = (plan, step)
+        self._memo[batch.sequences, batch.encoder_only] = step
 
     def _bind(self, plan: Plan) -> tuple[BoundLaunch, ...]:
         """Bind the launches, the largest first: what no longer fits can be served by what is there."""

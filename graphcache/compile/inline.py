@@ -93,6 +93,7 @@ class InlineSupplier:
     """
 
     background = False
+    due = False
 
     def __init__(
         self,

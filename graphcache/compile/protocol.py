@@ -35,6 +35,8 @@ class Supplier(Protocol):
 
     background: bool
     """Whether ``request`` works beside the steps; else the cache fetches upgrades in line."""
+    due: bool
+    """Whether the next step must call ``ready``; looked at on the hit path, so a plain attribute is best."""
 
     def fetch(self, key: GraphKey) -> Supplied:
         """Load or compile one graph, and wait for it; called on the runner's thread.

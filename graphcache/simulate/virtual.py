@@ -46,6 +46,11 @@ class VirtualSupplier:
         self._due: dict[GraphKey, float] = {}
         self._idle_at = 0.0
 
+    @property
+    def due(self) -> bool:
+        """Say whether something is under way, which may be done by the next step."""
+        return bool(self._due)
+
     def fetch(self, key: GraphKey) -> Supplied:
         """Compile while the step waits; what is under way already is only waited for."""
         due = self._due.pop(key, None)
