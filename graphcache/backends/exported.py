@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -54,6 +55,22 @@ def export(program: Program, key: GraphKey, *, strict: bool = False) -> bytes:
     return buffer.getvalue()
 
 
+def compile_job(
+    exported: bytes, *, target: dict[str, Any], options: dict[str, Any], imports: list[str]
+) -> bytes:
+    """Do a `Job`: compile what `export` made, in a process that does that and nothing else.
+
+    ``imports`` are modules that register the operators of others.  Headers are compiled once, into the
+    process's own temporary directory, which halves every compile but the first.
+    """
+    for module in imports:
+        import_module(module)
+    precompile = shutil.which("openssl") is not None  # Inductor takes a header's digest with it.
+    return compile_exported(
+        exported, Target(**target), {"aot_inductor.precompile_headers": precompile, **options}
+    )
+
+
 def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]) -> bytes:
     """Compile what `export` made, for a resolved target; return the payload.
 
@@ -67,19 +84,40 @@ def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]
     _check_compiler(target)
     with _inductor, torch.inference_mode(False), torch.no_grad(), _known_warnings():
         program = torch.export.load(io.BytesIO(exported))
-        about, own = _describe(program), _own_constants(program)
         _allocate_weights(program)
-        directory = Path(tempfile.mkdtemp(prefix="graphcache-compile-"))
-        try:
-            files = _compile(program, directory, target, options)
-        finally:
-            shutil.rmtree(directory, ignore_errors=True)
+        return _payload(program, target, options)
+
+
+def compile_live(program: Program, key: GraphKey, target: Target, options: Mapping[str, Any]) -> bytes:
+    """Export and compile one graph beside its model, where its program can't be written down.
+
+    FlexAttention's are such: ``torch.export.save`` refuses them.
+
+    Raises:
+        ConfigError: as `export` and `compile_exported` do.
+        Exception: the exporter's or the compiler's own, with its own message.
+    """
+    _check_compiler(target)
+    module, alive = program.module(key), _tensors_alive()
+    with _inductor, torch.inference_mode(False), torch.no_grad(), _known_warnings():
+        exported = torch.export.export(module, program.inputs(key), strict=True)
+        _check(exported, module, alive)
+        return _payload(exported, target, options)
+
+
+def _payload(program: ExportedProgram, target: Target, options: Mapping[str, Any]) -> bytes:
+    about, own = _describe(program), _own_constants(program)
+    directory = Path(tempfile.mkdtemp(prefix="graphcache-compile-"))
+    try:
+        files = _compile(program, directory, target, options)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
     about["target"], about["torch"] = dict(target.facts()), torch.__version__
     return Payload({**files, OWN: own}, about).pack()
 
 
 def _tensors_alive() -> list[Any]:
-    """Return every plain tensor that exists; while they are held, no new one can lie where one of them does."""
+    """Return every plain tensor that exists; while they are held, no new one can lie where one does."""
     return [each for each in gc.get_objects() if type(each) in (torch.Tensor, torch.nn.Parameter)]
 
 
