@@ -156,6 +156,22 @@ def test_all_policies_are_tried_by_default():
     assert {candidate.eviction for candidate in candidates()} == {"lru"}
 
 
+def test_a_policy_that_takes_no_eviction_is_tried_once():
+    tried = candidates(["adaptive", "static-mask"], ["lru", "lfu"])
+    assert [(candidate.policy, candidate.eviction) for candidate in tried] == [
+        ("adaptive", "lru"),
+        ("static-mask", "lru"),
+        ("static-mask", "lfu"),
+    ]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_parts_are_told_what_they_ask_for(background):
+    some = scenario(requests=5, background=background)
+    assert Candidate("adaptive").build(some).background is background
+    assert Candidate("static-mask", "saved-seconds").build(some).eviction.costs is COSTS
+
+
 def test_unknown_names_show_the_known_ones():
     with pytest.raises(UnknownNameError, match="dynamic-dual"):
         candidates(["dynamic"])

@@ -14,10 +14,10 @@ import numpy as np
 from graphcache.errors import ConfigError
 from graphcache.miss import OnMiss
 from graphcache.names import EVICTIONS, POLICIES
+from graphcache.optimum import Bound, bound
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders, Policy
 from graphcache.problem import Problem, Schedule, cost
-from graphcache.simulate.floor import Solution, solve
 from graphcache.simulate.options import format_budget
 from graphcache.simulate.run import Run, drive
 from graphcache.simulate.scenario import Scenario
@@ -40,10 +40,16 @@ class Candidate:
         Raises:
             UnknownNameError: no table holds one of the names.
         """
-        order = EVICTIONS.find(self.eviction)
-        known = {"costs": scenario.costs} if "costs" in inspect.signature(order).parameters else {}
-        policy: Policy = POLICIES.find(self.policy)(Ladders(scenario.ladder), order(**known))
+        eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
+        ladders = Ladders(scenario.ladder)
+        policy: Policy = _made(POLICIES.find(self.policy), ladders, eviction, background=scenario.background)
         return policy
+
+
+def _made(make: Callable[..., Any], *arguments: Any, **offered: Any) -> Any:
+    """Call with those of the offered options that are taken."""
+    taken = inspect.signature(make).parameters
+    return make(*arguments, **{name: value for name, value in offered.items() if name in taken})
 
 
 def candidates(
@@ -74,7 +80,7 @@ class Report:
     scenario: Scenario
     unbounded: Run
     runs: Sequence[Run]
-    optima: Mapping[Budget, Solution]
+    optima: Mapping[Budget, Bound]
 
     def regret(self, run: Run) -> float:
         """Return how much a run cost over the optimum, as a share of it; over the best known, if inexact."""
@@ -123,7 +129,7 @@ class Report:
             "unbounded": figures(self.unbounded),
         }
 
-    def floor(self, solution: Solution) -> dict[str, Any]:
+    def floor(self, solution: Bound) -> dict[str, Any]:
         """Return a solution's figures as plain JSON values.
 
         It is ``exact`` if no policy that packs each batch can cost less; ``lower_bound_seconds`` is what
@@ -177,7 +183,7 @@ def simulate(
     optima = {}
     for index, budget in enumerate(budgets):
         progress(f"optimum at {format_budget(budget)}", index, len(budgets))
-        optima[budget] = solve(scenario.problem(budget))
+        optima[budget] = bound(scenario.problem(budget))
     return Report(scenario, unbounded, runs, optima)
 
 

@@ -40,20 +40,16 @@ class VirtualSupplier:
 
     def __init__(self, costs: Costs, clock: VirtualClock, *, background: bool = False) -> None:
         self.background = background
+        self.due = False
         self.delivered: list[GraphKey] = []
         self._costs = costs
         self._clock = clock
-        self._due: dict[GraphKey, float] = {}
+        self._under_way: dict[GraphKey, float] = {}
         self._idle_at = 0.0
-
-    @property
-    def due(self) -> bool:
-        """Say whether something is under way, which may be done by the next step."""
-        return bool(self._due)
 
     def fetch(self, key: GraphKey) -> Supplied:
         """Compile while the step waits; what is under way already is only waited for."""
-        due = self._due.pop(key, None)
+        due = self._under_way.pop(key, None)
         if due is None:
             self._clock.spend(self._costs.compile_seconds(key))
         else:
@@ -66,22 +62,23 @@ class VirtualSupplier:
 
     def request(self, key: GraphKey) -> None:
         """Begin a compile as soon as the one before is done."""
-        if key not in self._due:
+        if key not in self._under_way:
             self._idle_at = max(self._clock.now, self._idle_at) + self._costs.compile_seconds(key)
-            self._due[key] = self._idle_at
+            self._under_way[key] = self._idle_at
+            self.due = True
 
     def ready(self) -> Sequence[Supplied | Failed]:
         """Hand over what is done by now."""
-        if not self._due:
-            return ()
-        done = [key for key, due in self._due.items() if due <= self._clock.now]
+        done = [key for key, due in self._under_way.items() if due <= self._clock.now]
         for key in done:
-            del self._due[key]
+            del self._under_way[key]
+        self.due = bool(self._under_way)
         return [self._deliver(key) for key in done]
 
     def close(self) -> None:
         """Forget what is under way."""
-        self._due.clear()
+        self._under_way.clear()
+        self.due = False
 
     def _deliver(self, key: GraphKey) -> Supplied:
         self.delivered.append(key)
