@@ -209,17 +209,19 @@ class DiskStore:
     def _scan_shard(self, row: str, items: list[Listed]) -> Iterator[tuple[str, Record]]:
         known = self._index.get(row)
         known = known if isinstance(known, dict) else {}
-        fresh: dict[str, Any] = {}
+        rows: dict[str, Any] = {}
         for item in items:
-            record = _known_record(known.get(item.digest), item)
+            said = known.get(item.digest)
+            record = _known_record(said, item)
             if record is None:
                 with suppress(StoreError):  # a bad entry is put aside by being read, a newer one stays
                     record = self.files.read_record(item.digest)
+                said = record and [item.nbytes, item.mtime_ns, to_json(record)]
             if record is not None:
-                fresh[item.digest] = [item.nbytes, item.mtime_ns, to_json(record)]
+                rows[item.digest] = said
                 yield item.digest, record
-        if fresh != known:
-            self._index.update(row, lambda _: fresh or None)
+        if rows != known:
+            self._index.update(row, lambda _: rows or None)
 
 
 def _known_record(row: Any, item: Listed) -> Record | None:
