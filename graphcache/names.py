@@ -91,6 +91,7 @@ LADDERS = NameTable(
         "pow2": "graphcache.ladder:Ladder.pow2",
         "linear": "graphcache.ladder:Ladder.linear",
         "explicit": "graphcache.ladder:Ladder",
+        "learned": "graphcache.learned_ladder:learn_ladder",
     },
 )
 

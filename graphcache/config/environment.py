@@ -24,15 +24,19 @@ class Environment:
     platform: str | None = None
     disabled: bool = False
     store: Path | None = None
+    snapshots: Path | None = None
+    shared_metrics: bool = False
 
     @classmethod
     def read(cls, variables: Mapping[str, str] | None = None) -> Environment:
         """Read the process's variables, or those given; an empty one is one that is not set."""
         variables = os.environ if variables is None else variables
-        store = variables.get("GRAPHCACHE_STORE")
+        store, snapshots = variables.get("GRAPHCACHE_STORE"), variables.get("GRAPHCACHE_SNAPSHOTS")
         return cls(
             policy=variables.get("GRAPHCACHE_POLICY") or None,
             platform=variables.get("GRAPHCACHE_PLATFORM") or None,
             disabled=variables.get("GRAPHCACHE_DISABLE", "").lower() not in ("", "0", "false", "no"),
             store=Path(store) if store else None,
+            snapshots=Path(snapshots) if snapshots else None,
+            shared_metrics=bool(variables.get("PROMETHEUS_MULTIPROC_DIR")),
         )

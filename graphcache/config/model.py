@@ -11,21 +11,20 @@ from pydantic import Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from graphcache.config.document import Document, read_document
+from graphcache.config.ladders import AnyLadder, Ends, LaddersSection, Pow2Ladder
 from graphcache.config.problems import config_error
 from graphcache.config.sections import (
-    AnyLadder,
     BackendName,
     BudgetSection,
     EvictionName,
     FilePath,
-    LaddersSection,
     Named,
     PolicyName,
-    Pow2Ladder,
     Section,
     StoreSection,
 )
-from graphcache.errors import UnknownNameError
+from graphcache.errors import ConfigError, UnknownNameError
+from graphcache.ladder import Ladder
 from graphcache.policy.protocol import Budget, Ladders
 
 OnMissName: TypeAlias = Literal["compile", "fallback", "log", "raise"]
@@ -96,14 +95,24 @@ class Config(Section):
         Raises:
             LadderError: a ladder does not increase, as with a ``min`` above the server's limit.
         """
+        top = max_tokens or MOST_TOKENS
+        field = "ladders" if self.dimensions.prefill else "ladder"
         prefill = self.ladder or self.dimensions.prefill or Pow2Ladder()
         rows = self.dimensions.rows or Pow2Ladder()
         decode = self.dimensions.decode or (Pow2Ladder() if max_cached else None)
         return Ladders(
-            prefill=prefill.build(LEAST_TOKENS, max_tokens or MOST_TOKENS),
-            rows=rows.build(1, max_rows),
-            decode=decode.build(LEAST_TOKENS, max_cached or MOST_TOKENS) if decode else None,
+            prefill=self._built(prefill, Ends(LEAST_TOKENS, top, self.profile), field),
+            rows=self._built(rows, Ends(1, max_rows), "ladders", "rows"),
+            decode=self._built(decode, Ends(LEAST_TOKENS, max_cached or MOST_TOKENS), "ladders", "decode")
+            if decode
+            else None,
         )
+
+    def _built(self, ladder: AnyLadder, ends: Ends, *location: str) -> Ladder:
+        try:
+            return ladder.build(ends)
+        except ConfigError as error:
+            raise type(error)(f"{self.place(*location)}: {error}") from error
 
     def place(self, *location: int | str) -> str:
         """Return where a field stands, as ``file:line: field``, for messages about its value."""

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphcache.config.document import Document, Location
-from graphcache.config.sections import LADDER_TAGS
+from graphcache.config.ladders import LADDER_TAGS, NAMED
 from graphcache.errors import ConfigError
 
 _ALLOWED = {
@@ -89,7 +89,7 @@ def _real(location: Location, fields: Any) -> Iterator[int | str]:
     """Leave out the parts of a location that name alternatives of a type, not fields of the document."""
     for part in location:
         there = isinstance(fields, dict) and part in fields
-        if part in LADDER_TAGS and not there:
+        if part in (*LADDER_TAGS, NAMED) and not there:
             continue
         yield part
         fields = fields[part] if there else None

@@ -1,5 +1,6 @@
 """Configurations: what they mean, and how a mistake in one is told."""
 
+import json
 import re
 from pathlib import Path
 
@@ -135,6 +136,35 @@ def test_a_users_own_ladder_is_named_by_its_module():
         ladder({"kind": f"{__name__}:no_ladder"})
 
 
+def test_a_ladder_is_learned_from_a_servers_steps(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    steps = [[200]] * 90 + [[500, 400]] * 10 + [[5000]]
+    lines = (
+        json.dumps({"step": n, "t": n, "new": new, "cached": [0] * len(new)}) for n, new in enumerate(steps)
+    )
+    path.write_text("\n".join(lines))
+    learned = {"kind": "learned", "trace": str(path), "graphs": 3, "multiple": 32}
+    config = load_config({"policy": "dynamic-dual", "ladder": learned})
+    assert config.ladders(max_tokens=1000).prefill == Ladder([224, 928, 1024])
+    profile = "tenstorrent-qwen3-embedding-4b"
+    config = load_config({"policy": "dynamic-dual", "ladder": {**learned, "graphs": 2}, "profile": profile})
+    assert config.ladders(max_tokens=1000).prefill == Ladder([224, 1024])
+
+
+def test_a_ladder_is_learned_from_a_trace():
+    learned = {"kind": "learned", "trace": "azure-conv", "graphs": 4, "max": 8192, "load": 0.3}
+    ladder = load_config({"policy": "dynamic-dual", "ladder": learned}).ladders().prefill
+    assert len(ladder) == 4
+    assert ladder.top == 8192
+    assert all(size % 128 == 0 for size in ladder)
+
+
+def test_a_ladder_that_can_not_be_built_is_told_with_its_line(load, tmp_path):
+    config = load("policy: static-mask\nladder: {kind: learned, trace: gone.csv, graphs: 2}")
+    with pytest.raises(ConfigError, match=rf"^{tmp_path}/x\.yaml:2: ladder: .*gone\.csv"):
+        config.ladders()
+
+
 # -- the policies that ship -------------------------------------------------------------------------
 
 
@@ -185,7 +215,7 @@ def test_a_shipped_policy_says_what_it_is_for(name):
         (
             "P\nladder: pow3",
             UnknownNameError,
-            "x.yaml:2: ladder: 'pow3' is not known; known: explicit, linear, pow2",
+            "x.yaml:2: ladder: 'pow3' is not known; known: explicit, learned, linear, pow2",
         ),
         (
             "P\nladder:\n  kind: pow2\n  mn: 3",
