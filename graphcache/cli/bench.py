@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from graphcache.cli.output import AsJson, StoreOption, example, print_json, print_table
+from graphcache.cli.store import bench_store
 
 if TYPE_CHECKING:
     from graphcache.bench.timing import Progress
@@ -39,6 +40,7 @@ def commands(app: typer.Typer) -> None:
     app.add_typer(bench, name="bench")
     bench.command("masks", epilog=example(*_MASKS))(masks)
     bench.command("dispatch", epilog=example("graphcache bench dispatch --json"))(dispatch)
+    bench.command("store", epilog=example("graphcache bench store --largest 1000"))(bench_store)
 
 
 _MASKS = (

@@ -127,6 +127,17 @@ def test_every_command_works_on_a_broken_store(store, run, tmp_path):
         assert "upgrade" in out + err
 
 
+def test_bench_store(run, tmp_path, monkeypatch):
+    from graphcache.bench import store as bench
+
+    monkeypatch.setattr(bench, "PAYLOAD_BYTES", 4000)
+    code, out, _ = run("bench", "store", "--largest", "12", "--dir", tmp_path, "--json")
+    assert code == 0
+    assert {row["entries"] for row in json.loads(out)} == {10, 12}
+    assert {row["store"] for row in json.loads(out)} == set(bench.CONTENDERS)
+    assert "bare files" in run("bench", "store", "--largest", "10", "--dir", tmp_path).out
+
+
 def test_torture(run, tmp_path, monkeypatch):
     monkeypatch.setattr(torture_run, "CHECKS", {"fault": lambda root, plan: f"{plan.kills} kills"})
     monkeypatch.setattr(torture_run, "PLANTED", {})
