@@ -40,6 +40,7 @@ READ_ENVIRONMENT = {
     "graphcache.config.environment",
     "graphcache.backends.target",  # CXX, the compiler's own variable
     "graphcache.doctor",  # the same
+    "graphcache.compile.process",  # all of it, for the compile worker that it starts
     "graphcache.run",  # all of it, for the engine that it starts
     "graphcache.store.private",  # HOME and XDG_CACHE_HOME
     "graphcache.store.lock",  # XDG_RUNTIME_DIR

@@ -87,7 +87,7 @@ def build_cache(
     policy = policy or build_policy(config, ladders or config.ladders())
     opened = build_store(config.store) if config.store else None
     supplier = InlineSupplier(
-        backend,
+        _verified(config, backend),
         opened.store if opened else None,
         stats=stats,
         exclusive=opened.locks.turn if opened else None,
@@ -140,6 +140,19 @@ def check_config(source: str | Path) -> Ladders:
     if config.profile:
         load_profile(config.profile)
     return ladders
+
+
+def _verified(config: Config, backend: Backend) -> Backend:
+    """Have a share of the loads compared with the model, where the backend has one to compare with."""
+    if not config.verify_sample:
+        return backend
+    program = getattr(backend, "program", None)
+    if program is None:
+        allowed = f"0: the backend {backend.name} has no model to compare its graphs with"
+        raise ConfigError.of(config.place("verify_sample"), config.verify_sample, allowed)
+    from graphcache.backends.verified import VerifiedBackend
+
+    return VerifiedBackend(backend, program, config.verify_sample)
 
 
 def _costs(config: Config) -> Costs:

@@ -68,6 +68,9 @@ class Config(Section):
     learn_costs: bool = Field(
         default=True, description="Let the seconds that runners measure replace the profile's."
     )
+    verify_sample: float = Field(
+        default=0.0, ge=0.0, le=1.0, description="Share of loaded graphs that are compared with the model."
+    )
     record: FilePath | None = Field(
         default=None, description="A file to which every step's batch is written."
     )

@@ -1,6 +1,7 @@
 """A configuration becomes a cache that does what it says."""
 
 import pytest
+import torch
 
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph
 from graphcache.batch import Batch
@@ -154,6 +155,47 @@ def test_measured_seconds_replace_the_profiles_if_they_may(tmp_path, learn):
                 for launch in step:
                     step.ran(launch, 0.25)
         assert cache.view.costs.run_seconds(GraphKey(1, 128, mode="custom")) == (0.25 if learn else 0.4321)
+
+
+class Identity:
+    """A program whose model returns what it is given."""
+
+    def module(self, key):
+        return lambda tensor: tensor
+
+    def inputs(self, key):
+        return (torch.ones(key.seq_len),)
+
+    def facts(self):
+        return []
+
+
+class Wrong(Toy):
+    """A backend whose graphs compute something else than the program, unless they were just compiled."""
+
+    def __init__(self):
+        super().__init__()
+        self.program = Identity()
+
+    def load(self, key, artifact):
+        return Graph(lambda tensor: tensor + (key not in self.compiled))
+
+
+@pytest.mark.parametrize(("share", "compiled"), [(0.0, 0), (1.0, 1)])
+def test_a_share_of_the_loads_is_compared_with_the_model(tmp_path, share, compiled):
+    settings = config(tmp_path, verify_sample=share, strict=False)
+    for backend in (Wrong(), Wrong()):
+        with build_cache(settings, backend) as cache, cache.step(Batch.of([1])):
+            pass
+    assert len(backend.compiled) == compiled
+    assert bool(cache.stats.errors) is bool(compiled)
+
+
+def test_what_has_no_model_can_not_be_compared_with_it(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"verify_sample: 0\.5 is not allowed; allowed: 0: the backend toy has"
+    ):
+        build_cache(config(tmp_path, verify_sample=0.5), Toy())
 
 
 def test_a_backend_is_built_with_its_options(tmp_path):
