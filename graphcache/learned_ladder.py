@@ -281,3 +281,42 @@ def compare(train: Histogram, test: Histogram, sizes: int, multiple: int) -> lis
         "exponential": geometric(train.sizes[0], top, sizes, multiple),
     }
     return [(name, ladder, test.seconds(ladder)) for name, ladder in ladders.items()]
+
+
+def learned_rows(
+    tokens: Sequence[int],
+    lone: Sequence[bool],
+    costs: Costs,
+    graphs: int,
+    *,
+    modes: str = "pair",
+    multiple: int = 128,
+    top: int | None = None,
+    hold_out: bool = False,
+) -> list[tuple[str, list[int], float]]:
+    """Return ladders of so many graphs in all with what the batches take on them, the learned ones first.
+
+    ``pair`` has sizes of their own for graphs with a mask and without, named ``masked`` and ``bare`` in
+    rows of their own; ``both`` shares sizes between the two.  With ``hold_out`` they are learned from the
+    first half, and measured on the second.
+
+    Raises:
+        ConfigError: fewer graphs than one size takes, or what `Histogram.of` refuses.
+    """
+    half = len(tokens) // 2 if hold_out else 0
+    each = 1 if modes in ("custom", "causal") else 2
+    if graphs < each:
+        raise ConfigError.of("graphs", graphs, f"at least {each} for modes {modes}")
+    kinds: Modes = "both" if modes == "pair" else modes  # type: ignore[assignment]
+    end = half or len(tokens)
+    top = -(-(top or max(tokens)) // multiple) * multiple
+    train = Histogram.of(tokens[:end], lone[:end], costs, multiple=multiple, top=top, modes=kinds)
+    test = Histogram.of(tokens[half:], lone[half:], costs, multiple=multiple, top=top, modes=kinds)
+    rows = [
+        (name, list(ladder), cost) for name, ladder, cost in compare(train, test, graphs // each, multiple)
+    ]
+    if modes == "pair":
+        pair = learn_pair(train, graphs)
+        cost = test.seconds_on(pair.masked, pair.bare)
+        rows[:0] = [("masked", list(pair.masked), cost), ("bare", list(pair.bare), cost)]
+    return rows

@@ -13,13 +13,15 @@ from graphcache.key import GraphKey, dominates
 class SavedSeconds:
     """Evicts the graph whose absence costs least: its demand would run on others, or wait for a compile.
 
-    The demand is what ran, decayed; a graph's worth is the run seconds it saves against the best other
-    candidate that dominates it, or its compile where none does.  Without ``costs`` the padded work ranks
+    The demand is what ran, decayed.  With ``fallback`` (where misses fall back, too), a graph's worth is
+    the run seconds it saves against the best other candidate that dominates it, or its compile where none
+    does; without, each of its runs would wait for its compile.  Without ``costs`` the padded work ranks
     the graphs.
     """
 
-    def __init__(self, costs: Costs | None = None) -> None:
+    def __init__(self, costs: Costs | None = None, *, fallback: bool = False) -> None:
         self.costs = costs or PaddedWork()
+        self.fallback = fallback
 
     def start(self, saved: Any = None) -> Demand:
         """Return the runs per key."""
@@ -39,6 +41,8 @@ class SavedSeconds:
     def victim(self, state: Demand, candidates: Sequence[GraphKey]) -> GraphKey:
         """Return the candidate that saves least; of equals, the first."""
         runs = dict(zip(state.keys, state.expected(RECENT).tolist(), strict=True))
+        if not self.fallback:
+            return min(candidates, key=lambda key: runs.get(key, 0.0) * self.costs.compile_seconds(key))
         return min(candidates, key=lambda key: self._loss(runs, key, candidates))
 
     def _loss(self, runs: dict[GraphKey, float], gone: GraphKey, held: Iterable[GraphKey]) -> float:

@@ -17,7 +17,7 @@ RUNS = st.lists(st.sampled_from(MASKED + CAUSAL), max_size=60)
 
 
 def after(runs, order=None):
-    order = order or SavedSeconds()
+    order = order or SavedSeconds(fallback=True)
     state = order.start()
     for key in runs:
         order.on_hit(state, key)
@@ -43,7 +43,7 @@ def loss(gone, held, runs, costs=PaddedWork()):  # noqa: B008
 
 @given(RUNS, st.lists(st.sampled_from(MASKED + CAUSAL), min_size=1, unique=True))
 def test_the_victim_costs_least_to_miss(runs, held):
-    chosen = SavedSeconds().victim(after(runs), held)
+    chosen = SavedSeconds(fallback=True).victim(after(runs), held)
     losses = {key: loss(key, held, runs) for key in held}
     assert losses[chosen] <= min(losses.values()) * 1.05 + 1e-6 * max(1.0, max(losses.values()))
 
@@ -51,13 +51,13 @@ def test_the_victim_costs_least_to_miss(runs, held):
 def test_a_graph_that_another_stands_in_for_leaves_before_one_that_is_alone():
     # The short causal graph runs most, but the masked one of the same length serves its batches too.
     runs = [CAUSAL[0]] * 50 + [MASKED[2]] * 5
-    assert SavedSeconds().victim(after(runs), [CAUSAL[0], MASKED[0], MASKED[2]]) == MASKED[0]
-    assert SavedSeconds().victim(after(runs), [CAUSAL[0], MASKED[2]]) == CAUSAL[0]
+    assert SavedSeconds(fallback=True).victim(after(runs), [CAUSAL[0], MASKED[0], MASKED[2]]) == MASKED[0]
+    assert SavedSeconds(fallback=True).victim(after(runs), [CAUSAL[0], MASKED[2]]) == CAUSAL[0]
 
 
 def test_old_demand_fades():
     runs = [MASKED[2]] * 2000 + [CAUSAL[1]] * 3000
-    order = SavedSeconds()
+    order = SavedSeconds(fallback=True)
     assert order.victim(after(runs), [MASKED[2], CAUSAL[1]]) == CAUSAL[1]
     apart = [GraphKey(1, 512, kind="decode"), CAUSAL[1]]
     runs = [apart[0]] * 2000 + [apart[1]] * 3000
@@ -66,7 +66,7 @@ def test_old_demand_fades():
 
 @given(RUNS, RUNS)
 def test_a_saved_state_goes_on_as_if_it_had_never_stopped(before, later):
-    order = SavedSeconds()
+    order = SavedSeconds(fallback=True)
     state = after(before)
     restored = order.start(json.loads(json.dumps(order.save(state))))
     for key in later:
@@ -76,4 +76,10 @@ def test_a_saved_state_goes_on_as_if_it_had_never_stopped(before, later):
 
 
 def test_what_never_ran_is_worth_nothing():
-    assert SavedSeconds().victim(after([CAUSAL[0]]), [CAUSAL[0], CAUSAL[2]]) == CAUSAL[2]
+    assert SavedSeconds(fallback=True).victim(after([CAUSAL[0]]), [CAUSAL[0], CAUSAL[2]]) == CAUSAL[2]
+
+
+def test_where_every_miss_compiles_nothing_stands_in():
+    runs = [MASKED[0]] * 5 + [MASKED[2]] * 4
+    assert SavedSeconds().victim(after(runs), [MASKED[0], MASKED[2]]) == MASKED[2]
+    assert SavedSeconds(fallback=True).victim(after(runs), [MASKED[0], MASKED[2]]) == MASKED[0]

@@ -1,0 +1,83 @@
+"""The advice: what is tried, how it is ranked, and that its words and its configuration are true."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphcache.advise import advise, plot
+from graphcache.config.build import check_config
+from graphcache.errors import ConfigError
+from graphcache.policy.protocol import Budget
+from graphcache.simulate import Limits, load_costs, load_requests, load_steps, parse_ladder
+
+COSTS = load_costs("tenstorrent-qwen3-embedding-4b")
+LADDER = parse_ladder("128:16384")
+
+
+@pytest.fixture(scope="module")
+def advice():
+    steps = load_steps(
+        load_requests("azure-conv", limit=300), LADDER, COSTS, limits=Limits(8, 16384), load=0.3
+    )
+    return advise(steps, LADDER, COSTS, Budget(6))
+
+
+def test_the_cheapest_comes_first_and_no_packed_choice_beats_its_floor(advice):
+    costs = [trial.run.cost_seconds for trial in advice.trials]
+    assert costs == sorted(costs)
+    for trial in advice.trials:
+        if not trial.choice.splits:
+            assert trial.run.cost_seconds >= advice.optima[trial.choice.ladder].lower_bound - 1e-6
+            assert trial.regret >= -1e-9
+        assert trial.graphs <= 6
+
+
+def test_every_policy_and_both_ladders_are_tried(advice):
+    tried = {(trial.choice.policy, trial.choice.ladder) for trial in advice.trials}
+    policies = ("static-mask", "static-causal", "dynamic-dual", "adaptive")
+    assert tried == {(policy, ladder) for policy in policies for ladder in ("given", "learned")}
+    assert len(advice.ladders["learned"]) <= len(LADDER)
+    assert advice.ladders["learned"].top == LADDER.top
+
+
+def test_the_words_say_the_figures(advice):
+    text = advice.text()
+    assert str(advice.best.choice) in text
+    assert f"{advice.best.run.cost_seconds:.0f} s" in text
+    assert f"dynamic-dual costs {advice.of('dynamic-dual').run.cost_seconds:.0f} s at this budget" in text
+    assert "One more graph would" in text
+
+
+def test_a_second_graph_pays_where_it_saves_more_than_its_compile(advice):
+    lone = advice.steps.tokens[advice.steps.sequences == 1]
+    for size, seconds in advice.payback.items():
+        below = size // 2 if size > LADDER.sizes[0] else 0
+        count = ((lone > below) & (lone <= size)).sum()
+        saves = _run(size, "custom") - _run(size, "causal")
+        assert seconds == pytest.approx(count * saves - 60.0)
+
+
+def _run(size, mode):
+    from graphcache.key import GraphKey, MaskMode
+
+    return COSTS.run_seconds(GraphKey(1, size, mode=MaskMode(mode)))
+
+
+def test_the_configuration_can_be_used(advice, tmp_path):
+    path = tmp_path / "advised.yaml"
+    path.write_text(advice.to_yaml("tenstorrent-qwen3-embedding-4b"))
+    assert check_config(path).prefill == advice.ladders[advice.best.choice.ladder]
+
+
+def test_plain_json_holds_all_of_it(advice):
+    told = advice.to_json()
+    assert len(told["trials"]) == len(advice.trials)
+    assert told["trials"][0]["cost_seconds"] == advice.best.run.cost_seconds
+    assert told["one_more_graph"]["graphs"] <= 7
+
+
+def test_it_is_drawn(advice, tmp_path):
+    plot(advice, tmp_path / "advice.svg")
+    assert "packed optimum" in (tmp_path / "advice.svg").read_text()
+    with pytest.raises(ConfigError, match="can't be written"):
+        plot(advice, tmp_path / "advice.unknown")
