@@ -9,6 +9,7 @@
     │   └── UnknownNameError  a policy, eviction, ladder or backend that no table holds
     ├── BudgetError        a graph that can't fit, whatever is evicted
     ├── CompileError       the compiler failed: carries the key and the compiler's own message
+    ├── WorkerError        a compile worker died, hung, grew too large, or says what its compiler said
     ├── LoadError          an artifact that can't be bound to this process
     ├── FrozenError        a graph was missing after `freeze` with `on_miss: raise`
     ├── ClosedError        the cache was used after `close`
@@ -63,6 +64,14 @@ class CompileError(GraphCacheError):
         super().__init__(f"compiling {key} failed: {cause}")
         self.key = key
         self.cause = cause
+
+
+class WorkerError(GraphCacheError):
+    """A compile worker came to nothing: ``crashed``, ``hung``, ``memory``, ``start``, or ``compile``."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class LoadError(GraphCacheError):

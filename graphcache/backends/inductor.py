@@ -6,8 +6,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch.utils._pytree as pytree
 from graphcache.backends.bind import InputCheck, Spec, constants, own_constants
 from graphcache.backends.payload import LIBRARY, OWN, Payload, payload_digest
 from graphcache.backends.program import Program
-from graphcache.backends.protocol import Artifact, EvictUnit, Graph
+from graphcache.backends.protocol import Artifact, EvictUnit, Graph, Job
 from graphcache.backends.target import Target, check_host
 from graphcache.errors import LoadError
 from graphcache.key import GraphKey
@@ -40,7 +40,8 @@ class InductorBackend:
 
     ``options`` are Inductor's own, by dotted name; `Target` has the rest.  ``unpack_dir`` is where a graph's
     library lies for the moment in which it is mapped; it must not be mounted ``noexec``.  ``strict`` exports
-    through dynamo, which FlexAttention needs.
+    through dynamo, which FlexAttention needs.  ``imports`` are the modules that register the model's custom
+    operators, for processes that compile without it.
 
     A library can't be unmapped again, so a graph that is let go is kept (`EvictUnit.NEVER`), and loading it
     again costs microseconds.
@@ -63,12 +64,14 @@ class InductorBackend:
         cxx: str = "",
         compiler: str | None = None,
         strict: bool = False,
+        imports: Iterable[str] = (),
         unpack_dir: str | os.PathLike[str] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.program = program
         self.target = Target(threads, march, isa, cxx, compiler).resolved()
         self.strict = strict
+        self.imports = list(imports)
         self.options = dict(options or {})
         self._unpack_dir = Path(unpack_dir or tempfile.gettempdir())
         self._loaded: dict[tuple[GraphKey, bytes], _Loaded] = {}
@@ -93,6 +96,15 @@ class InductorBackend:
         from graphcache.backends.exported import export
 
         return export(self.program, key, strict=self.strict)
+
+    def job(self, key: GraphKey) -> Job:
+        """Trace one graph of the live model, and return what is left to do as a job for another process.
+
+        Raises:
+            Exception: the exporter's own, with its own message.
+        """
+        arguments = {"target": asdict(self.target), "options": self.options, "imports": self.imports}
+        return Job("graphcache.backends.exported:compile_job", self.export(key), arguments)
 
     def compile(self, key: GraphKey) -> Artifact:
         """Export and compile one graph in this process.

@@ -44,12 +44,27 @@ class Artifact:
     """What a compile made: bytes that outlive the process, or an object that does not.
 
     ``payload`` is None where the backend's artifacts do not persist; then ``live`` holds the graph's own
-    object.  ``meta`` is plain JSON kept in the entry's record.
+    object.  ``meta`` is plain JSON kept in the entry's record.  ``reused`` says that nothing was compiled:
+    the process still had it.
     """
 
     payload: bytes | None = None
     live: Any = None
     meta: dict[str, Any] = field(default_factory=dict)
+    reused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A compile that any process can do.
+
+    ``task`` names a function, as ``module:function``; it is called with ``data`` and the named
+    ``arguments``, plain JSON, and returns the artifact's payload.
+    """
+
+    task: str
+    data: bytes
+    arguments: dict[str, Any] = field(default_factory=dict)
 
 
 class Backend(Protocol):
@@ -77,5 +92,17 @@ class Backend(Protocol):
 
         Raises:
             LoadError: it does not fit this process: other weights, other shapes, another machine's code.
+        """
+        ...
+
+
+class Detachable(Backend, Protocol):
+    """A backend whose compiles can be done in other processes."""
+
+    def job(self, key: GraphKey) -> Job:
+        """Do what only this process can, such as tracing the live model, and return the rest as a job.
+
+        Raises:
+            Exception: whatever the tracer says; the cache wraps it into `CompileError` with the key.
         """
         ...

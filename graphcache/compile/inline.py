@@ -162,15 +162,18 @@ class InlineSupplier:
             graph: Graph = self.backend.load(key, artifact)
             seconds = self._clock() - began
             self.shelf.put(key, artifact, seconds)
-        return Supplied(key, graph, "compile", seconds)
+        return Supplied(key, graph, "load" if artifact.reused else "compile", seconds)
 
     def _compile(self, key: GraphKey) -> Artifact:
         try:
             return self.backend.compile(key)
         except Exception as cause:
-            error = CompileError(key, cause)
-            self._failures[key] = (self._clock() + self._forget_seconds, error)
-            raise error from cause
+            raise self._remember(key, cause) from cause
+
+    def _remember(self, key: GraphKey, cause: Exception) -> CompileError:
+        error = CompileError(key, cause)
+        self._failures[key] = (self._clock() + self._forget_seconds, error)
+        return error
 
     def _raise_remembered(self, key: GraphKey) -> None:
         until, error = self._failures.get(key, (0.0, None))

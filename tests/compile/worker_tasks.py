@@ -1,0 +1,69 @@
+"""What the compile workers of the tests are asked to do; imported in the workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+
+def echo(data: bytes, **arguments: object) -> bytes:
+    return data
+
+
+def loud(data: bytes) -> bytes:
+    print("to standard output")
+    os.write(1, b"to descriptor 1")
+    return data
+
+
+def refuse(data: bytes) -> bytes:
+    raise ValueError(f"no such operator in {len(data)} bytes")
+
+
+def die(data: bytes) -> bytes:
+    print("last words", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    return data
+
+
+def die_once(data: bytes, *, marker: str) -> bytes:
+    """Die in the first process that does this, and not in the next."""
+    try:
+        Path(marker).touch(exist_ok=False)
+    except FileExistsError:
+        return data
+    return die(data)
+
+
+def hang(data: bytes, *, pids: str, ignore: bool = False) -> bytes:
+    """Start a child, tell both process ids, and never return."""
+    if ignore:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
+    partial = Path(pids).with_suffix(".partial")
+    partial.write_text(json.dumps([os.getpid(), child.pid]))
+    partial.rename(pids)
+    signal.pause()
+    return data
+
+
+def eat(data: bytes, *, pids: str) -> bytes:
+    """Hold much memory, in a child, and never return."""
+    code = "import signal; held = bytearray(b'x') * (200 << 20); signal.pause()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return data
+
+
+def tell(data: bytes) -> bytes:
+    told = {
+        "environment": dict(os.environ),
+        "nice": os.nice(0),
+        "processors": len(os.sched_getaffinity(0)),
+        "session": os.getsid(0) == os.getpid(),
+        "modules": sorted(sys.modules),
+    }
+    return json.dumps(told).encode()
