@@ -13,6 +13,7 @@ from graphcache.backends.inductor import InductorBackend
 from graphcache.backends.protocol import Artifact, Graph
 from graphcache.bench.sample import SampleProgram, Sizes, form_of
 from graphcache.compile.inline import InlineSupplier
+from graphcache.compile.protocol import Supplied
 from graphcache.config import Environment
 from graphcache.costs import Measured
 from graphcache.key import GraphKey
@@ -37,11 +38,11 @@ class FlexBackend(InductorBackend):
 
 
 class SampleGraphs:
-    """Graphs of one sample model; ``costs`` has what is known of each that was asked for, but its runs."""
+    """Graphs of one sample model; ``supplied`` tells where each came from, and what that took."""
 
     def __init__(self, program: SampleProgram, opened: Opened | None = None) -> None:
         self.program = program
-        self.costs: dict[GraphKey, Measured] = {}
+        self.supplied: dict[GraphKey, Supplied] = {}
         store, turn = (opened.store, opened.locks.turn) if opened else (None, None)
         backend = InductorBackend(program)
         self._plain = InlineSupplier(backend, store, exclusive=turn)
@@ -57,14 +58,17 @@ class SampleGraphs:
         Raises:
             CompileError: the compiler failed.
         """
-        supplied = (self._flex if form_of(key) == "flex" else self._plain).fetch(key)
-        loaded = supplied.source == "load"
-        self.costs[key] = Measured(
-            load_seconds=supplied.seconds if loaded else None,
+        self.supplied[key] = (self._flex if form_of(key) == "flex" else self._plain).fetch(key)
+        return self.supplied[key].graph
+
+    def costs(self, key: GraphKey) -> Measured:
+        """Return what is known of a graph that was asked for, but its run seconds."""
+        supplied = self.supplied[key]
+        return Measured(
+            load_seconds=supplied.seconds if supplied.source == "load" else None,
             compile_seconds=supplied.saved_seconds + supplied.seconds,
             nbytes=supplied.graph.nbytes,
         )
-        return supplied.graph
 
 
 @contextmanager

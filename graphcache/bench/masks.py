@@ -68,8 +68,8 @@ def graph_key(cell: Row) -> GraphKey:
             return GraphKey(cell.sequences, each, mode=MaskMode.CAUSAL, kind=kind)
         case "split":
             return GraphKey(1, each, mode=MaskMode.CAUSAL, kind=kind)
-    flag = "ids" if cell.form == "packed" else cell.form.removeprefix("custom-")
-    return GraphKey(1, length, mode=MaskMode.CUSTOM, kind=kind, flags=(flag,))
+    flags = {"custom-dense": ("dense",), "custom-flex": ("flex",)}.get(cell.form, ())
+    return GraphKey(1, length, mode=MaskMode.CUSTOM, kind=kind, flags=flags)
 
 
 class MaskBench:
@@ -123,8 +123,7 @@ class MaskBench:
         for row in rows:
             if row.scope == "model" and row.seconds and row.form in ("custom-ids", "causal", "rows"):
                 key = graph_key(row)
-                costs = self.graphs.costs[key]
-                measured[replace(key, flags=())] = replace(costs, run_seconds=row.seconds)
+                measured[key] = replace(self.graphs.costs(key), run_seconds=row.seconds)
         if not measured:
             raise ConfigError.of("scope of a profile", sorted({row.scope for row in rows}), "model, measured")
         return CostTable(measured, name="measured")

@@ -1,8 +1,8 @@
 """The model that is measured: two layers in Qwen3's shape, and its attention alone, under every form of mask.
 
-A graph's form follows from its key: ``causal`` mode takes no mask; ``custom`` mode takes, by its flag, a
-``dense`` one that was made outside, or the ``ids`` of segments from which the graph makes its own, or those
-and the tables of blocks with which FlexAttention skips the others (``flex``).
+A graph's form follows from its key: ``causal`` mode takes no mask; ``custom`` mode takes the ids of
+segments, from which the graph makes its own, or by its flag a ``dense`` one that was made outside, or ids and
+the tables of blocks with which FlexAttention skips the others (``flex``).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _table(blocks: Tensor) -> tuple[Tensor, Tensor]:
 
 def form_of(key: GraphKey) -> str:
     """Return a key's form of mask: causal, dense, ids or flex."""
-    return "causal" if key.mode is MaskMode.CAUSAL else key.flags[0]
+    return "causal" if key.mode is MaskMode.CAUSAL else key.flags[0] if key.flags else "ids"
 
 
 def _how(form: str, positions: Tensor, visibility: tuple[Tensor, ...]) -> Any:

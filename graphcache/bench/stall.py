@@ -1,0 +1,158 @@
+"""What steps feel of compilation: a loop at steady load meets shapes that nothing is compiled for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple
+
+from graphcache.backends.inductor import InductorBackend
+from graphcache.backends.protocol import Artifact, Backend
+from graphcache.batch import Batch
+from graphcache.bench.sample import SampleProgram, Sizes
+from graphcache.bench.timing import Progress, silent
+from graphcache.cache import GraphCache
+from graphcache.compile.background import BackgroundSupplier
+from graphcache.compile.inline import InlineSupplier
+from graphcache.compile.protocol import Failed, Supplied
+from graphcache.errors import CompileError
+from graphcache.key import GraphKey, MaskMode
+from graphcache.ladder import Ladder
+from graphcache.miss import OnMiss
+from graphcache.policy.dynamic_dual import DynamicDual
+from graphcache.policy.protocol import Ladders
+
+SIZES = Sizes(hidden=256, heads=4, kv_heads=2, max_tokens=1024)
+STEP_TOKENS = 64
+LOAD = 0.5
+"""The share of the time that the server is busy while nothing compiles."""
+
+
+class Row(NamedTuple):
+    """One way to compile: seconds of a step at the median, the 99th percentile and the longest.
+
+    ``stalls`` are steps that waited for a graph, ``upgrades`` graphs that came beside the steps.
+    """
+
+    compile: str
+    steps: int
+    p50_seconds: float
+    p99_seconds: float
+    max_seconds: float
+    stalls: int
+    upgrades: int
+
+
+class Nobody(InlineSupplier):
+    """Fetches what is waited for, and lets all other requests lie: the floor."""
+
+    background = True
+
+
+class InThread(InlineSupplier):
+    """Compiles requests in a thread of the serving process."""
+
+    background = True
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="graphcache-bench")
+        self._under_way: dict[GraphKey, Future[tuple[Artifact, float]]] = {}
+
+    def request(self, key: GraphKey) -> None:
+        """Have the thread compile a graph after those before it."""
+        self._under_way[key] = self._thread.submit(self._timed_compile, key)
+        self._under_way[key].add_done_callback(self._tell)
+
+    def ready(self) -> Sequence[Supplied | Failed]:
+        """Load what is compiled by now."""
+        self.due = False
+        done = [key for key, compiled in self._under_way.items() if compiled.done()]
+        return [self._outcome(key, self._under_way.pop(key)) for key in done]
+
+    def close(self) -> None:
+        """Drop what was not begun, and wait for what was."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _tell(self, compiled: Future[Any]) -> None:
+        self.due = True
+
+    def _timed_compile(self, key: GraphKey) -> tuple[Artifact, float]:
+        began = time.perf_counter()
+        return self.backend.compile(key), time.perf_counter() - began
+
+    def _outcome(self, key: GraphKey, compiled: Future[tuple[Artifact, float]]) -> Supplied | Failed:
+        error = compiled.exception()
+        if error is not None:
+            return Failed(key, "compile", CompileError(key, error))
+        artifact, seconds = compiled.result()
+        return Supplied(key, self.backend.load(key, artifact), "compile", seconds)
+
+
+CONTENDERS: dict[str, tuple[OnMiss, Callable[[Any], InlineSupplier]]] = {
+    "none": (OnMiss.FALLBACK, Nobody),
+    "in line": (OnMiss.COMPILE, InlineSupplier),
+    "in a thread": (OnMiss.FALLBACK, InThread),
+    "in workers": (OnMiss.FALLBACK, BackgroundSupplier),
+}
+"""Each way by its name: what a miss does, and what makes the supplier from a backend."""
+
+
+def measure(
+    seconds: float = 60.0,
+    shapes: int = 4,
+    *,
+    contenders: Sequence[str] = tuple(CONTENDERS),
+    make_backend: Callable[[SampleProgram], Backend] = InductorBackend,
+    sizes: Sizes = SIZES,
+    progress: Progress = silent,
+) -> Iterator[Row]:
+    """Serve for so many seconds in each way, and meet the new shapes in the first half of them.
+
+    Steps are of one sequence.  At the start one graph is resident, which serves them all; each shape wants
+    one of its own.
+    """
+    program = SampleProgram(sizes)
+    ladders = Ladders(Ladder(STEP_TOKENS * (index + 1) for index in range(shapes + 1)))
+    largest = GraphKey(1, ladders.prefill.top, mode=MaskMode.CUSTOM)
+    for index, name in enumerate(contenders):
+        progress(f"compiles: {name}", index, len(contenders))
+        on_miss, make_supplier = CONTENDERS[name]
+        backend = make_backend(program)
+        supplier = make_supplier(backend)
+        with GraphCache(
+            DynamicDual(ladders), supplier, evict_unit=backend.evict_unit, on_miss=on_miss
+        ) as cache:
+            if isinstance(supplier, BackgroundSupplier):
+                supplier.prepare(cache.policy.warm_keys())
+            cache.warm([largest])
+            taken = _serve(cache, program, seconds, shapes)
+            total = cache.stats.total()
+        taken.sort()
+        p50, p99 = (taken[len(taken) * percent // 100] for percent in (50, 99))
+        yield Row(name, len(taken), p50, p99, taken[-1], total.stalls, total.upgrades)
+
+
+def _serve(cache: GraphCache, program: SampleProgram, seconds: float, shapes: int) -> list[float]:
+    """Run steps at a steady rate; return the seconds of each."""
+    step = partial(_step, cache, program)
+    both = Batch.of([STEP_TOKENS * (shapes + 1) - 1, 1])
+    period = min(step(both) for _ in range(5)) / LOAD
+    taken: list[float] = []
+    began = due = time.perf_counter()
+    while (elapsed := time.perf_counter() - began) < seconds:
+        known = 1 + min(shapes - 1, int(elapsed / seconds * 2 * shapes))
+        taken.append(step(Batch.of([STEP_TOKENS * (1 + len(taken) % known)])))
+        due = max(due + period, time.perf_counter() - period)
+        time.sleep(max(0.0, due - time.perf_counter()))
+    return taken
+
+
+def _step(cache: GraphCache, program: SampleProgram, batch: Batch) -> float:
+    began = time.perf_counter()
+    with cache.step(batch) as step:
+        for launch in step:
+            launch.graph(*program.inputs(launch.key))
+    return time.perf_counter() - began
