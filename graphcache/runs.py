@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
+import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
 
-from graphcache.errors import ConfigError
+from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.stats import merge
 
 UNKNOWN_POLICY = "unknown"
+STATS_PATH = "/graphcache/stats"
+ANSWER_SECONDS = 10.0
+MOST_ANSWER_BYTES = 64 * 2**20
 
 
 class Snapshots(Protocol):
@@ -91,6 +96,28 @@ def choose(runs: Mapping[str, dict[str, Any]], run_id: str | None) -> Mapping[st
     if not chosen:
         raise ConfigError.of("run", run_id, ", ".join(runs) or "none: this store knows of no run")
     return chosen
+
+
+def ask_server(url: str) -> dict[str, Any]:
+    """Return what a running server's caches counted, in the form of `summarise`.
+
+    ``url`` is the server's, such as ``http://localhost:8000``.
+
+    Raises:
+        ConfigError: it is no such URL.
+        GraphCacheError: no answer, or not this package's.
+    """
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError.of("url", url, "a server's, such as http://localhost:8000")
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}{STATS_PATH}", timeout=ANSWER_SECONDS) as answer:
+            merged = json.loads(answer.read(MOST_ANSWER_BYTES))
+        total = {field: merged[field] for field in ("steps", "total", "keys", "errors", "hit_ratio")}
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise GraphCacheError(
+            f"{url} does not tell: {error}; a server does where VLLM_PLUGINS names graphcache"
+        ) from error
+    return {"runs": [], "unreadable": 0, "total": total, "policies": {url: total}}
 
 
 def hit_ratio(counters: Mapping[str, Any]) -> float | None:

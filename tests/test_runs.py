@@ -1,14 +1,17 @@
 """Runs are kept with their policy, and add up."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.key import GraphKey
-from graphcache.runs import RunLog, hit_ratio, summarise
-from graphcache.stats import Stats
+from graphcache.runs import STATS_PATH, RunLog, ask_server, hit_ratio, summarise
+from graphcache.stats import Stats, merge
 from graphcache.store.ledger import Ledger, MemoryTable
 
 
@@ -80,3 +83,48 @@ def test_a_run_that_can_not_be_read_is_left_out_and_counted(damaged):
 
 def test_a_run_without_a_policy_is_told_as_such():
     assert summarise({"r": stats(hits=1).snapshot()})["policies"].keys() == {"unknown"}
+
+
+class Answer(BaseHTTPRequestHandler):
+    """A server that answers one path with what the test says."""
+
+    body = b"{}"
+
+    def do_GET(self):
+        self.send_response(200 if self.path == STATS_PATH else 404)
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *arguments):
+        pass
+
+
+@pytest.fixture
+def server():
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_running_server_tells_what_it_counts(server, monkeypatch):
+    stats = Stats()
+    stats.of(GraphKey(1, 16)).hits = 3
+    body = {**merge([stats.snapshot()]), "hit_ratio": 1.0, "ranks": []}
+    monkeypatch.setattr(Answer, "body", json.dumps(body).encode())
+    summary = ask_server(server + "/")
+    assert summary["policies"][server + "/"]["total"]["hits"] == 3
+
+
+@pytest.mark.parametrize("body", [b"not json", b"{}", b"[]"])
+def test_a_server_that_does_not_tell_is_named(server, monkeypatch, body):
+    monkeypatch.setattr(Answer, "body", body)
+    with pytest.raises(GraphCacheError, match=r"does not tell: .*VLLM_PLUGINS names graphcache"):
+        ask_server(server)
+
+
+def test_nothing_but_a_server_is_asked():
+    with pytest.raises(ConfigError, match="url: 'file:///etc/passwd' is not allowed"):
+        ask_server("file:///etc/passwd")

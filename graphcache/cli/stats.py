@@ -23,14 +23,20 @@ def commands(app: typer.Typer) -> None:
 def stats(
     run: Annotated[str | None, typer.Option(metavar="ID", help="Only this run; ids are in --json.")] = None,
     store: StoreOption = None,
+    url: Annotated[
+        str | None, typer.Option(metavar="URL", help="Ask a running server, such as http://localhost:8000.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show hits, seconds saved and seconds stalled, per policy and per key."""
     from graphcache.listing import open_existing
-    from graphcache.runs import choose, summarise
+    from graphcache.runs import ask_server, choose, summarise
 
-    with closing(open_existing(store)) as opened:
-        summary = summarise(choose(opened.disk.ledger.runs(), run))
+    if url:
+        summary = ask_server(url)
+    else:
+        with closing(open_existing(store)) as opened:
+            summary = summarise(choose(opened.disk.ledger.runs(), run))
     if as_json:
         print_json(summary)
         return
@@ -41,7 +47,8 @@ def stats(
     if len(policies) != 1:
         policies.append(("all", total["steps"], *_cells(total["total"])))
     note = "faults: " + (", ".join(f"{reason} {n}" for reason, n in total["errors"].items()) or "none")
-    print_table(f"Policies, {len(summary['runs'])} runs", ["policy", "#steps", *COLUMNS], policies, note)
+    counted = "now" if url else f"{len(summary['runs'])} runs"
+    print_table(f"Policies, {counted}", ["policy", "#steps", *COLUMNS], policies, note)
     keys = sorted(total["keys"].items(), key=lambda item: item[1]["run_seconds"], reverse=True)
     left_out = f"{len(keys) - KEYS_SHOWN} more in --json" if len(keys) > KEYS_SHOWN else ""
     rows = [(key, *_cells(counters)) for key, counters in keys[:KEYS_SHOWN]]
