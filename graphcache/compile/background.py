@@ -9,7 +9,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import wait
-from contextlib import suppress
 from pathlib import Path
 
 from graphcache.backends.protocol import Artifact, Detachable, Job
@@ -225,14 +224,16 @@ class BackgroundSupplier(InlineSupplier):
 
     def _missed(self, flight: Flight, error: WorkerError) -> None:
         """Have another go, later, at what came to nothing through no fault of the graph's."""
+        flight.attempts += 1
+        final = error.reason == "compile" or flight.attempts > self._retries
+        if error.reason != "compile" and not self._flights.closed:
+            try:
+                self.stats.fault(f"worker-{error.reason}", error)
+            except WorkerError:  # The statistics are strict: no fault is survived.
+                final = True
         if self._flights.closed:
             self._land(flight, ClosedError("the supplier was closed"))
-            return
-        flight.attempts += 1
-        if error.reason != "compile":
-            with suppress(WorkerError):  # Strict statistics raise; it is tried again all the same.
-                self.stats.fault(f"worker-{error.reason}", error)
-        if error.reason == "compile" or flight.attempts > self._retries:
+        elif final:
             self._land(flight, self._remember(flight.key, error))
         else:
             pause = self._backoff_seconds * 2 ** (flight.attempts - 1)
