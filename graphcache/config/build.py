@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from graphcache.backends.protocol import Backend
+from graphcache.backends.watch import Watching
 from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.config.environment import Environment
@@ -22,9 +24,11 @@ from graphcache.miss import OnMiss
 from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
 from graphcache.policy.protocol import Ladders, Policy
 from graphcache.profiles import load_profile
+from graphcache.recorded import RecordedCache
 from graphcache.runs import RunLog
 from graphcache.stats import Stats
 from graphcache.store.open import Opened, open_store
+from graphcache.trace.record import StepRecorder
 
 
 def build_policy(config: Config, ladders: Ladders) -> Policy:
@@ -95,7 +99,12 @@ def build_cache(
     namespace = supplier.shelf.namespace
     manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
     costs = _costs(config)
-    cache = GraphCache(
+    make = (
+        partial(RecordedCache, recorder=StepRecorder(_absolute(config.record)))
+        if config.record
+        else GraphCache
+    )
+    cache = make(
         policy,
         supplier,
         budget=config.budget,
@@ -109,6 +118,8 @@ def build_cache(
         key_value=key_value(manifest),
         stats=stats,
     )
+    if isinstance(backend, Watching):
+        backend.watch(cache)
     if opened and config.store and not config.store.read_only:
         _keep_journal(cache, config, opened, namespace, manifest)
     return cache

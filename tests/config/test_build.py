@@ -13,6 +13,7 @@ from graphcache.eviction.lfu import Lfu
 from graphcache.key import GraphKey
 from graphcache.miss import OnMiss
 from graphcache.policy.static_mask import StaticMask
+from graphcache.trace import read_trace
 
 
 class Toy:
@@ -155,6 +156,14 @@ def test_measured_seconds_replace_the_profiles_if_they_may(tmp_path, learn):
                 for launch in step:
                     step.ran(launch, 0.25)
         assert cache.view.costs.run_seconds(GraphKey(1, 128, mode="custom")) == (0.25 if learn else 0.4321)
+
+
+def test_steps_are_recorded_where_that_is_asked_for(tmp_path):
+    path = tmp_path / "records/steps.jsonl"
+    with build_cache(config(tmp_path, record=str(path)), Toy()) as cache:
+        serve(cache, 100, 100)
+        serve(cache, 7)
+    assert [batch.tokens for batch in read_trace(path).batches()] == [200, 7]
 
 
 class Identity:
