@@ -26,7 +26,7 @@ from graphcache.store.format import encode_header
 from graphcache.store.protocol import Record
 
 PAYLOAD_BYTES = 2_000_000
-SIZES = (10, 1_000, 10_000, 100_000)
+SIZES = (10, 1_000, 10_000)
 READERS = 4
 _REAL = 16
 """Entries that are written and read whole; the others are holes of the same length, and take no space."""
@@ -203,7 +203,7 @@ CONTENDERS: dict[str, Callable[[Path, bool], Contender]] = {
 def measure(
     directory: Path | None = None,
     *,
-    sizes: Sequence[int] = SIZES[:3],
+    sizes: Sequence[int] = SIZES,
     contenders: Sequence[str] = tuple(CONTENDERS),
     seed: int = 0,
 ) -> Iterator[Row]:

@@ -276,39 +276,6 @@ def torture(
         raise typer.Exit(1)
 
 
-def bench_store(
-    largest: Annotated[int, typer.Option(min=10, help="The most entries, of 2 MB each.")] = 10_000,
-    directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Where; by default among temporary files.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Compare stores: put, get, many gets at once and a listing, as the number of entries grows.
-
-    All but a few entries are holes in files, which take no space.
-    """
-    from graphcache.bench.store import SIZES, measure
-
-    sizes = sorted({size for size in SIZES if size < largest} | {largest})
-    rows = list(measure(directory, sizes=sizes))
-    if as_json:
-        print_json([row._asdict() for row in rows])
-        return
-    columns = ["store", "#entries", "fsync", "#put ms", "#get ms", "#gets/s", "#listing s"]
-    cells = [
-        (
-            row.store,
-            row.entries,
-            "yes" if row.fsync else "no",
-            *map(seconds, row[3:5]),
-            f"{row[5]:.0f}",
-            seconds(row[6]),
-        )
-        for row in rows
-    ]
-    print_table("Entries of 2 MB", columns, cells)
-
-
 def _writable(disk: object) -> DiskStore:
     from graphcache.errors import StoreError
     from graphcache.store.disk import DiskStore

@@ -100,8 +100,9 @@ class EntryFiles:
             raise StoreError(f"store: {str(self.root)!r} is {what}")
         if not self._shared:
             check_trusted(self.root)
-        with suppress(FileNotFoundError):
-            text = (self.root / "FORMAT").read_bytes()[:20].strip()
+        if (self.root / "FORMAT").is_file():
+            with open(self.root / "FORMAT", "rb") as file:
+                text = file.read(20).strip()
             if text.isdigit() and int(text) > FORMAT_VERSION:
                 raise NewerFormatError.of(f"the store {str(self.root)!r}", int(text))
 

@@ -7,6 +7,7 @@ import pytest
 
 from graphcache.fingerprint import digest
 from graphcache.store.disk import DiskStore
+from graphcache.store.lock import CompileLocks
 from graphcache.store.protocol import Record
 from graphcache.torture import run as torture_run
 from graphcache.torture.outcome import BROKE, HELD, Outcome
@@ -127,15 +128,22 @@ def test_every_command_works_on_a_broken_store(store, run, tmp_path):
         assert "upgrade" in out + err
 
 
-def test_bench_store(run, tmp_path, monkeypatch):
-    from graphcache.bench import store as bench
-
-    monkeypatch.setattr(bench, "PAYLOAD_BYTES", 4000)
-    code, out, _ = run("bench", "store", "--largest", "12", "--dir", tmp_path, "--json")
-    assert code == 0
-    assert {row["entries"] for row in json.loads(out)} == {10, 12}
-    assert {row["store"] for row in json.loads(out)} == set(bench.CONTENDERS)
-    assert "bare files" in run("bench", "store", "--largest", "10", "--dir", tmp_path).out
+def test_every_command_works_on_a_store_in_use(store, run, tmp_path):
+    with DiskStore(store) as server, CompileLocks(store / "locks").turn(digest("0f00", KEYS[0])):
+        server.get(digest("0f00", KEYS[0]))
+        for line in (
+            ["du"],
+            ["verify", "--deep", "--repair"],
+            ["explain", "--last-misses"],
+            ["doctor"],
+            ["export", tmp_path / "bundle"],
+            ["import", tmp_path / "bundle", "--unsealed"],
+            ["gc", "--max-bytes", "3000"],
+        ):
+            assert run(*line).code == 0, line
+        assert server.get(digest("0f00", KEYS[0]))
+        assert server.get(digest("2f00", KEYS[2])) is None
+        assert not server.faults
 
 
 def test_torture(run, tmp_path, monkeypatch):
