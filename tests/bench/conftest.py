@@ -1,0 +1,24 @@
+"""What the tests of benchmarks share."""
+
+from collections import namedtuple
+
+import pytest
+
+from graphcache.cli import main
+
+Ran = namedtuple("Ran", "code out err")
+
+
+@pytest.fixture
+def run(capsys, monkeypatch, tmp_path):
+    """Run one command in this process, with the store of the test; returns its exit code and output."""
+    monkeypatch.setenv("GRAPHCACHE_STORE", str(tmp_path / "store"))
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return Ran(left.value.code or 0, out, err)
+
+    return run
