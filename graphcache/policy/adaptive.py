@@ -30,7 +30,7 @@ PATIENCE = 0.02
 
 It doubles with each look that finds nothing, up to `MOST_PATIENCE`.
 """
-MOST_PATIENCE = 0.16
+MOST_PATIENCE = 0.64
 
 LOG_ENTRIES = 256
 

@@ -158,11 +158,12 @@ class Contest:
         return best, lacking
 
     @cached_property
-    def _due(self) -> Amounts:
+    def due(self) -> Amounts:
+        """Return what each graph has to have saved."""
         return self.threshold * self.market.price
 
     @cached_property
-    def _now(self) -> Amounts:
+    def now(self) -> Amounts:
         """Return what each asked graph's launch costs now."""
         return np.minimum(self.market.serving(self.held), self.market.missing)
 
@@ -177,8 +178,8 @@ class Contest:
 
     def _moves(self, memory: int) -> Iterable[Move]:
         """Yield what could be done; graphs for which there is room only by the long memory."""
-        gains = self.demand.counts(memory) @ np.maximum(self._now[:, None] - self.market.run, 0.0)
-        surplus = gains - self._due
+        gains = self.demand.counts(memory) @ np.maximum(self.now[:, None] - self.market.run, 0.0)
+        surplus = gains - self.due
         surplus[list(self.held)] = -np.inf
         rivals = []
         for graph in np.flatnonzero(surplus >= 0).tolist():
@@ -198,39 +199,70 @@ class Contest:
         for it: else an old demand would undo at once what a new one has just decided.
         """
         expected = self.demand.expected(memory)
-        saved = np.maximum(self._now[:, None] - self.market.run[:, rivals], 0.0)
-        gains: dict[int, Amounts] = {}
+        evidence = _Evidence(self, rivals, memory)
         for first in self.held:
             if first in self.spared:
                 continue
-            losses = self._losses((first,), rivals, expected)
-            for position, (graph, loss) in enumerate(zip(rivals, losses.tolist(), strict=True)):
-                leaving: tuple[int, ...] = (first,)
-                if self.market.budget.bytes is not None:
-                    leaving = self.market.room(graph, self.held, expected, self.spared, first) or ()
-                    loss = float(self._losses(leaving, [graph], expected)[0])
-                if loss == np.inf or not leaving:
-                    continue
-                mark = self._latest_mark((graph, *leaving))
-                step = mark.step if mark else -1
-                if step not in gains:
-                    gains[step] = self.demand.since(memory, mark) @ saved - self._due[rivals]
-                yield Move(graph, leaving, float(gains[step][position]) - loss, memory)
+            if self.market.budget.bytes is not None:
+                yield from self._swaps_of_bytes(first, evidence, expected)
+                continue
+            surplus = evidence.since((first,)) - self._losses((first,), rivals, expected)
+            position = int(surplus.argmax())
+            if surplus[position] > -np.inf:
+                yield Move(rivals[position], (first,), float(surplus[position]), memory)
+
+    def _swaps_of_bytes(self, first: int, evidence: _Evidence, expected: Amounts) -> Iterable[Move]:
+        """Yield the ways to make room for each rival, where one graph's bytes need not be enough."""
+        for position, graph in enumerate(evidence.rivals):
+            leaving = self.market.room(graph, self.held, expected, self.spared, first)
+            if leaving:
+                loss = float(self._losses(leaving, [graph], expected)[0])
+                surplus = float(evidence.since(leaving)[position]) - loss
+                if surplus > -np.inf:
+                    yield Move(graph, leaving, surplus, evidence.memory)
 
     def _losses(self, leaving: Collection[int], rivals: Sequence[int], expected: Amounts) -> Amounts:
         """Return per rival what it costs that these leave for it; infinite where a live shape is stranded."""
         run = self.market.run[:, rivals]
         left = self.market.serving([g for g in self.held if g not in leaving])
         after = np.minimum(np.minimum(left, self.market.missing)[:, None], run)
-        losses: Amounts = expected @ (after - np.minimum(self._now[:, None], run))
+        losses: Amounts = expected @ (after - np.minimum(self.now[:, None], run))
         stranded = (self._live & ~np.isfinite(left))[:, None] & ~np.isfinite(run)
         losses[stranded.any(axis=0)] = np.inf
         return losses
 
-    def _latest_mark(self, graphs: Iterable[int]) -> Mark | None:
-        latest = None
-        for graph in graphs:
-            mark = self.demand.marks.get(self.market.graphs[graph])
-            if mark and (latest is None or mark.step > latest.step):
-                latest = mark
-        return latest
+
+class _Evidence:
+    """What each rival would have saved beyond its due, counted since graphs last came in or left."""
+
+    def __init__(self, contest: Contest, rivals: Sequence[int], memory: int) -> None:
+        market = contest.market
+        self.rivals = rivals
+        self.memory = memory
+        self._demand = contest.demand
+        self._graphs = market.graphs
+        self._due = contest.due[rivals]
+        self._saved = np.maximum(contest.now[:, None] - market.run[:, rivals], 0.0)
+        self._marks = [self._mark(graph) for graph in rivals]
+        self._gains: dict[int, Amounts] = {}
+
+    def since(self, leaving: Iterable[int]) -> Amounts:
+        """Return per rival what it would have saved since it, and what leaves for it, last changed."""
+        latest = max((self._mark(graph) for graph in leaving), key=_step)
+        marks = [max(mark, latest, key=_step) for mark in self._marks]
+        return np.array([self._gain(mark)[position] for position, mark in enumerate(marks)])
+
+    def _gain(self, mark: Mark | None) -> Amounts:
+        step = _step(mark)
+        gains = self._gains.get(step)
+        if gains is None:
+            gains = self._demand.since(self.memory, mark) @ self._saved - self._due
+            self._gains[step] = gains
+        return gains
+
+    def _mark(self, graph: int) -> Mark | None:
+        return self._demand.marks.get(self._graphs[graph])
+
+
+def _step(mark: Mark | None) -> int:
+    return mark.step if mark else -1
