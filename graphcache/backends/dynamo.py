@@ -104,9 +104,9 @@ class DynamoBackend:
     """Compiles each key's module through ``torch.compile``, whole (``fullgraph``) and with static shapes.
 
     ``compiler`` is whatever torch knows (``inductor``, ``eager``, ``openxla``, ``tt``) or a function of a
-    graph and its inputs; ``options`` are its keyword arguments.  ``nbytes`` says what one graph holds, which torch
-    does not tell.  Letting a graph go frees its callable; a compiler that keeps more must be declared by
-    ``evict_unit``, and ``drop`` lets that go.
+    graph and its inputs; ``options`` are its keyword arguments.  ``nbytes`` says what one graph holds, which
+    torch does not tell.  Letting a graph go frees its callable; a compiler that keeps more must be declared
+    by ``evict_unit``, and ``drop`` lets that go.
 
     With ``inductor``, the artifacts of ``torch.compiler`` persist.  They hold pickles that torch itself reads
     back, and are as trustworthy as the store that they come from: use a seal where others can write there.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from graphcache.errors import FrozenError
 from graphcache.key import GraphKey
@@ -13,7 +13,7 @@ from graphcache.stats import Stats
 
 logger = logging.getLogger("graphcache")
 
-SAME_INPUTS = "the inputs are the same; the code depends on something else that changed"
+SAME_INPUTS = "the inputs are the same: something else that the code depends on changed, or was let go"
 
 Describe = Callable[[Any], str]
 """Says what of an input a graph is compiled for."""
@@ -30,6 +30,15 @@ class Cache(Protocol):
     @property
     def stats(self) -> Stats:
         """Where it is counted."""
+        ...
+
+
+@runtime_checkable
+class Watching(Protocol):
+    """A backend whose graphs compile themselves, and that reports it."""
+
+    def watch(self, cache: Any) -> None:
+        """Report to this cache what is compiled without a miss, and obey its freeze."""
         ...
 
 
@@ -114,7 +123,10 @@ class Watched:
         outputs = self._call(*inputs)
         compiles = self._meter() - compiled
         if compiles:
-            self._watch.report(self._key, self.difference(inputs), time.perf_counter() - began, compiles)
+            why = self.difference(inputs)
+            self._watch.report(self._key, why, time.perf_counter() - began, compiles)
+            if self._watch.frozen:
+                raise self._watch.forbidden(self._key, why)
         return outputs
 
     def difference(self, inputs: Sequence[Any]) -> str:
