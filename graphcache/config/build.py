@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from graphcache.backends.protocol import Backend
+from graphcache.backends.protocol import Backend, Detachable
 from graphcache.backends.watch import Watching
 from graphcache.cache import GraphCache
-from graphcache.compile.inline import InlineSupplier
+from graphcache.compile.background import BackgroundSupplier
+from graphcache.compile.inline import InlineSupplier, backend_facts
+from graphcache.compile.process import Limits
 from graphcache.config.environment import Environment
 from graphcache.config.model import Config, load_config
 from graphcache.config.sections import Named, StoreSection
 from graphcache.costs import CostLearner, Costs, PaddedWork
 from graphcache.errors import ConfigError
 from graphcache.eviction.protocol import Eviction
+from graphcache.fingerprint import namespace_digest
 from graphcache.journal import Journal
+from graphcache.key import GraphKey
 from graphcache.manifest import key_value, usable_state, write_manifest
 from graphcache.miss import OnMiss
 from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
@@ -90,23 +94,13 @@ def build_cache(
     stats = Stats(strict=config.strict)
     policy = policy or build_policy(config, ladders or config.ladders())
     opened = build_store(config.store) if config.store else None
-    supplier = InlineSupplier(
-        _verified(config, backend),
-        opened.store if opened else None,
-        stats=stats,
-        exclusive=opened.locks.turn if opened else None,
-    )
-    namespace = supplier.shelf.namespace
+    namespace = namespace_digest(backend_facts(backend))
     manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
+    value = key_value(manifest)
     costs = _costs(config)
-    make = (
-        partial(RecordedCache, recorder=StepRecorder(_absolute(config.record)))
-        if config.record
-        else GraphCache
-    )
-    cache = make(
+    cache = _kind(config)(
         policy,
-        supplier,
+        _supplier(config, _verified(config, backend), opened, stats, value),
         budget=config.budget,
         evict_unit=backend.evict_unit,
         on_miss=OnMiss(config.on_miss),
@@ -115,7 +109,7 @@ def build_cache(
         learner=CostLearner(costs) if config.learn_costs else None,
         max_slowdown=config.max_slowdown,
         saved_state=usable_state(manifest, policy, stats) if saved_state is None else saved_state,
-        key_value=key_value(manifest),
+        key_value=value,
         stats=stats,
     )
     if isinstance(backend, Watching):
@@ -151,6 +145,35 @@ def check_config(source: str | Path) -> Ladders:
     if config.profile:
         load_profile(config.profile)
     return ladders
+
+
+def _kind(config: Config) -> Callable[..., GraphCache]:
+    if config.record is None:
+        return GraphCache
+    return partial(RecordedCache, recorder=StepRecorder(_absolute(config.record)))
+
+
+def _supplier(
+    config: Config,
+    backend: Backend,
+    opened: Opened | None,
+    stats: Stats,
+    value: Callable[[GraphKey], float],
+) -> InlineSupplier:
+    """Build what fetches graphs: in worker processes where those are asked for and the backend can."""
+    store, exclusive = (opened.store, opened.locks.turn) if opened else (None, None)
+    if not config.workers or (config.compile.workers is None and not hasattr(backend, "job")):
+        return InlineSupplier(backend, store, stats=stats, exclusive=exclusive)
+    limits = Limits(config.compile.max_seconds, config.compile.max_bytes, config.compile.nice)
+    return BackgroundSupplier(
+        cast(Detachable, backend),
+        store,
+        stats=stats,
+        exclusive=exclusive,
+        workers=config.workers,
+        limits=limits,
+        value=value,
+    )
 
 
 def _verified(config: Config, backend: Backend) -> Backend:
