@@ -64,6 +64,14 @@ def test_the_background_changes_what_is_waited_for(run):
     assert beside["runs"][0]["charged_seconds"] == pytest.approx(30 * beside["runs"][0]["compiles"])
 
 
+def test_policies_can_learn_from_the_first_share(run):
+    whole, rest = (
+        json.loads(run(*SMALL, "--policy", "adaptive", "--json", *flags))
+        for flags in ((), ("--history", "0.25"))
+    )
+    assert rest["steps"] == whole["steps"] - round(0.25 * whole["steps"])
+
+
 def test_a_policy_that_splits_is_told(run):
     assert "static-causal splits batches" in run(*SMALL, "--policy", "static-causal", "--max-num-seqs", "4")
 

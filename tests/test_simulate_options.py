@@ -87,7 +87,7 @@ def test_a_name_is_generated_and_a_path_is_read(tmp_path):
     assert len(load_requests(str(tmp_path / "t.csv"), limit=2)) == 2
     made = load_requests("azure-code", limit=7, seed=3)
     assert made.prompt_tokens.tolist() == generate("azure-code", 7, seed=3).prompt_tokens.tolist()
-    with pytest.raises(UnknownNameError, match=r"azure-code.*path of a file"):
+    with pytest.raises(UnknownNameError, match=r"'azure' is no file, and no known name; known: .*azure-code"):
         load_requests("azure")
     with pytest.raises(ConfigError, match="limit: 0"):
         load_requests("azure-code", limit=0)

@@ -139,6 +139,25 @@ def test_figures_are_those_of_the_steps():
     assert told["cost_seconds"] == pytest.approx(sum(steps))
 
 
+def test_with_a_history_policies_start_from_what_they_saved():
+    """Adaptive knows from the first half what is worth a compile; fixed rules have nothing to learn."""
+    before, after = scenario("azure-conv", 600).after(0.5)
+    tried = candidates(["adaptive", "static-mask"])
+    cold = simulate(after, tried, [Budget(3)])
+    warm = simulate(after, tried, [Budget(3)], history=before)
+    assert len(before.steps) + len(after.steps) == len(scenario("azure-conv", 600).steps)
+    assert warm.runs[0].served != cold.runs[0].served
+    assert warm.runs[0].cost_seconds <= cold.runs[0].cost_seconds
+    assert warm.runs[1].served == cold.runs[1].served
+    assert warm.optima[Budget(3)].cost == cold.optima[Budget(3)].cost
+
+
+@pytest.mark.parametrize("share", [0, 1, -0.5, 2])
+def test_a_history_that_is_no_share_is_refused(share):
+    with pytest.raises(ConfigError, match="history"):
+        scenario(requests=20).after(share)
+
+
 def test_evictions_are_told_apart_where_there_are_several():
     tried = candidates(["static-mask", "dynamic-dual"], ["lru", "lfu"])
     report = simulate(scenario(requests=20), [*tried, Candidate("static-causal")], [Budget(2)])

@@ -60,6 +60,12 @@ Misses: TypeAlias = Annotated[
     Literal["compile", "fallback"] | None,
     typer.Option("--on-miss", help="By default compile, or fallback with --background."),
 ]
+History: TypeAlias = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", help="Let policies learn from this first share of the steps; report the rest."
+    ),
+]
 Limit: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Only the first requests.")]
 Seed: TypeAlias = Annotated[int, typer.Option(help="For made-up traces, and files without times.")]
 Emit: TypeAlias = Annotated[
@@ -94,6 +100,7 @@ def simulate(
     background: Background = False,
     background_share: Share = 0.1,
     on_miss: Misses = None,
+    history: History = None,
     limit: Limit = None,
     seed: Seed = 0,
     emit: Emit = None,
@@ -109,10 +116,11 @@ def simulate(
     limits = library.Limits(max_num_seqs, max_num_batched_tokens)
     steps = library.load_steps(requests, sizes, costs, limits=limits, load=load, task=task)
     scenario = library.Scenario(steps, sizes, costs, background, background_share)
+    before, scenario = scenario.after(history)
     tried = library.candidates(_split(policy), _split(eviction), on_miss or scenario.on_miss)
     budgets = library.parse_budgets(_split(budget) or ["8"], one=emit is not None)
     with _progress() as progress:
-        report = library.simulate(scenario, tried, budgets, progress)
+        report = library.simulate(scenario, tried, budgets, progress, history=before)
     if emit is not None:
         library.write_json(report.emit(), emit)
     if plot is not None:

@@ -80,7 +80,10 @@ def load_profile(name_or_path: str | Path) -> CostTable:
     if "/" in text or Path(text).suffix in (".yaml", ".yml"):
         return _read(Path(text).expanduser(), Path(text).stem)
     if text not in shipped():
-        raise UnknownNameError.among("profile", text, [*shipped(), "or the path of a YAML file"])
+        known = ", ".join(shipped())
+        raise UnknownNameError(
+            f"profile: {text!r} is no path of a YAML file, and no known name; known: {known}"
+        )
     with as_file(files(__name__) / f"{text}.yaml") as path:
         return _read(path, text)
 

@@ -1,5 +1,6 @@
 """The simulator: the live cache in virtual time, policies side by side, and the floors below them."""
 
+from graphcache.simulate.compare import Candidate, Progress, candidates, simulate
 from graphcache.simulate.options import (
     format_budget,
     load_costs,
@@ -10,17 +11,7 @@ from graphcache.simulate.options import (
     parse_ladder,
 )
 from graphcache.simulate.plot import plot
-from graphcache.simulate.report import (
-    Candidate,
-    Progress,
-    Report,
-    candidates,
-    describe,
-    figures,
-    schedule_of,
-    simulate,
-    write_json,
-)
+from graphcache.simulate.report import Report, describe, figures, schedule_of, write_json
 from graphcache.simulate.run import Change, Run, drive
 from graphcache.simulate.scenario import Scenario
 from graphcache.trace.replay import Limits

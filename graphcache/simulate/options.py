@@ -98,7 +98,8 @@ def load_requests(trace: str, *, limit: int | None = None, seed: int = 0) -> Tra
     if trace in SOURCES:
         return generate(trace, limit or 10_000, seed=seed)
     if not Path(trace).expanduser().exists() and "/" not in trace:
-        raise UnknownNameError.among("trace", trace, [*SOURCES, "or the path of a file"])
+        known = ", ".join(sorted(SOURCES))
+        raise UnknownNameError(f"trace: {trace!r} is no file, and no known name; known: {known}")
     requests = read_trace(Path(trace).expanduser(), seed=seed)
     return requests if limit is None else requests.first(limit)
 

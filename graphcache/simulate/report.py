@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,62 +11,12 @@ from typing import Any
 import numpy as np
 
 from graphcache.errors import ConfigError
-from graphcache.miss import OnMiss
-from graphcache.names import EVICTIONS, POLICIES
-from graphcache.optimum import Bound, bound
-from graphcache.policy.dynamic_dual import DynamicDual
-from graphcache.policy.protocol import Budget, Ladders, Policy
+from graphcache.optimum import Bound
+from graphcache.policy.protocol import Budget
 from graphcache.problem import Problem, Schedule, cost
 from graphcache.simulate.options import format_budget
-from graphcache.simulate.run import Run, drive
+from graphcache.simulate.run import Run
 from graphcache.simulate.scenario import Scenario
-
-Progress = Callable[[str, int, int], None]
-"""Is told what is being done, and how much of how much of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A policy to simulate, by its name and its eviction's, and what a miss does."""
-
-    policy: str
-    eviction: str = "lru"
-    on_miss: OnMiss = OnMiss.COMPILE
-
-    def build(self, scenario: Scenario) -> Policy:
-        """Build the policy for a scenario's ladder.
-
-        Raises:
-            UnknownNameError: no table holds one of the names.
-        """
-        eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
-        ladders = Ladders(scenario.ladder)
-        policy: Policy = _made(POLICIES.find(self.policy), ladders, eviction, background=scenario.background)
-        return policy
-
-
-def _made(make: Callable[..., Any], *arguments: Any, **offered: Any) -> Any:
-    """Call with those of the offered options that are taken."""
-    taken = inspect.signature(make).parameters
-    return make(*arguments, **{name: value for name, value in offered.items() if name in taken})
-
-
-def candidates(
-    policies: Sequence[str] = (), evictions: Sequence[str] = (), on_miss: OnMiss | str = OnMiss.COMPILE
-) -> list[Candidate]:
-    """Pair policies with evictions, all policies and ``lru`` by default; one that takes none is there once.
-
-    Raises:
-        UnknownNameError: no table holds a policy's name.
-    """
-    paired = []
-    evictions = evictions or ("lru",)
-    for policy in policies or tuple(POLICIES):
-        takes = "eviction" in inspect.signature(POLICIES.find(policy)).parameters
-        paired += [
-            Candidate(policy, name, OnMiss(on_miss)) for name in (evictions if takes else evictions[:1])
-        ]
-    return paired
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,58 +97,6 @@ class Report:
             "exact": solution.exact and not self.scenario.background,
             "lower_bound_seconds": solution.lower_bound,
         }
-
-
-def simulate(
-    scenario: Scenario,
-    candidates: Sequence[Candidate],
-    budgets: Sequence[Budget],
-    progress: Progress = lambda what, done, total: None,
-) -> Report:
-    """Run every candidate at every budget, and find the floors.
-
-    Raises:
-        ConfigError: a policy that can't serve a batch, or a budget of bytes where costs know of none.
-        BudgetError: a graph that is needed does not fit.
-    """
-    total = len(scenario.steps)
-    _check_bytes(scenario, budgets)
-
-    def run(candidate: Candidate, label: str, policy: Policy, budget: Budget) -> Run:
-        what = f"{label} at {format_budget(budget)}"
-        return drive(
-            scenario,
-            policy,
-            budget,
-            name=label,
-            on_miss=candidate.on_miss,
-            progress=lambda done: progress(what, done, total),
-        )
-
-    labelled = list(_labelled(candidates))
-    runs = [run(c, label, c.build(scenario), budget) for budget in budgets for c, label in labelled]
-    best = Candidate("dynamic-dual")
-    unbounded = run(best, "unbounded", DynamicDual(Ladders(scenario.ladder)), Budget())
-    optima = {}
-    for index, budget in enumerate(budgets):
-        progress(f"optimum at {format_budget(budget)}", index, len(budgets))
-        optima[budget] = bound(scenario.problem(budget))
-    return Report(scenario, unbounded, runs, optima)
-
-
-def _check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
-    for budget in budgets:
-        if budget.bytes is not None and not scenario.problem(Budget()).nbytes.any():
-            allowed = "graphs only, for the profile says of no graph how many bytes it holds"
-            raise ConfigError.of("budget", format_budget(budget), allowed)
-
-
-def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]]:
-    """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart."""
-    policies = [candidate.policy for candidate in candidates]
-    for candidate in candidates:
-        alone = policies.count(candidate.policy) == 1
-        yield candidate, candidate.policy if alone else f"{candidate.policy}+{candidate.eviction}"
 
 
 def schedule_of(run: Run, problem: Problem) -> Schedule:

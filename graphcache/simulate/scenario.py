@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -57,6 +57,19 @@ class Scenario:
         """Every step's batch; equal ones are the same object."""
         seen: dict[Batch, Batch] = {}
         return [seen.setdefault(batch, batch) for batch in self.steps.batches()]
+
+    def after(self, share: float | None) -> tuple[Scenario | None, Scenario]:
+        """Return the first ``share`` of the steps, to learn from, and the rest; all are the rest if None.
+
+        Raises:
+            ConfigError: a share that leaves no step on one of the two sides.
+        """
+        if share is None:
+            return None, self
+        if not 0 < share < 1:
+            raise ConfigError.of("history", share, "a share between 0 and 1, both excluded")
+        first, rest = self.steps.split(share)
+        return replace(self, steps=first), replace(self, steps=rest)
 
     def charged_seconds(self, key: GraphKey) -> float:
         """Return what one compile of this graph costs, beside the waiting that is counted by itself."""

@@ -74,14 +74,23 @@ class Steps:
 
     def first(self, sequences: int) -> Steps:
         """Return the first steps, those that hold at most so many sequences together."""
-        count = int(np.searchsorted(self.ends, sequences, side="right"))
-        total = int(self.ends[count - 1]) if count else 0
+        return self._between(0, int(np.searchsorted(self.ends, sequences, side="right")))
+
+    def split(self, share: float) -> tuple[Steps, Steps]:
+        """Return the first ``share`` of the steps, and the others, at their times."""
+        at = round(share * len(self))
+        return self._between(0, at), self._between(at, len(self))
+
+    def _between(self, first: int, last: int) -> Steps:
+        before = int(self.ends[first - 1]) if first else 0
+        ends = self.ends[first:last] - before
+        held = slice(before, before + (int(ends[-1]) if len(ends) else 0))
         return replace(
             self,
-            started_seconds=self.started_seconds[:count],
-            ends=self.ends[:count],
-            new=self.new[:total],
-            cached=self.cached[:total],
+            started_seconds=self.started_seconds[first:last],
+            ends=ends,
+            new=self.new[held],
+            cached=self.cached[held],
         )
 
     def shorter_than(self, max_tokens: int) -> Steps:

@@ -40,6 +40,15 @@ def test_the_first_sequences_make_whole_steps(batches, count):
     assert list(steps_of(batches).first(count).batches()) == list(steps_of(kept).batches())
 
 
+@given(BATCHES, st.floats(0, 1))
+def test_the_two_parts_of_a_split_are_the_whole(batches, share):
+    steps = steps_of(batches)
+    parts = steps.split(share)
+    assert [batch for part in parts for batch in part.batches()] == list(steps.batches())
+    assert [time for part in parts for time in part.started_seconds] == list(steps.started_seconds)
+    assert abs(len(parts[0]) - share * len(steps)) <= 0.5
+
+
 @given(BATCHES, st.integers(1, 100))
 def test_longer_steps_are_left_out_and_their_sequences_counted(batches, most):
     kept = [batch for batch in batches if sum(new for new, _ in batch) <= most]

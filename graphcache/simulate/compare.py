@@ -1,0 +1,139 @@
+"""Policies through one scenario, one after the other, and the floors below them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from graphcache.errors import ConfigError
+from graphcache.miss import OnMiss
+from graphcache.names import EVICTIONS, POLICIES
+from graphcache.optimum import bound
+from graphcache.policy.protocol import Budget, Ladders, Policy
+from graphcache.simulate.options import format_budget
+from graphcache.simulate.report import Report
+from graphcache.simulate.run import Run, drive
+from graphcache.simulate.scenario import Scenario
+
+Progress = Callable[[str, int, int], None]
+"""Is told what is being done, and how much of how much of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A policy to simulate, by its name and its eviction's, and what a miss does."""
+
+    policy: str
+    eviction: str = "lru"
+    on_miss: OnMiss = OnMiss.COMPILE
+
+    def build(self, scenario: Scenario) -> Policy:
+        """Build the policy for a scenario's ladder.
+
+        Raises:
+            UnknownNameError: no table holds one of the names.
+        """
+        eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
+        ladders = Ladders(scenario.ladder)
+        policy: Policy = _made(POLICIES.find(self.policy), ladders, eviction, background=scenario.background)
+        return policy
+
+    def run(
+        self,
+        scenario: Scenario,
+        budget: Budget,
+        name: str = "",
+        progress: Callable[[int, int], None] = lambda done, total: None,
+        saved_state: Any = None,
+    ) -> Run:
+        """Drive the policy through a scenario.
+
+        Raises:
+            ConfigError: it can't serve a batch.
+            BudgetError: a graph that is needed does not fit.
+        """
+        total = len(scenario.steps)
+        return drive(
+            scenario,
+            self.build(scenario),
+            budget,
+            name=name or self.policy,
+            on_miss=self.on_miss,
+            saved_state=saved_state,
+            progress=lambda done: progress(done, total),
+        )
+
+
+def _made(make: Callable[..., Any], *arguments: Any, **offered: Any) -> Any:
+    """Call with those of the offered options that are taken."""
+    taken = inspect.signature(make).parameters
+    return make(*arguments, **{name: value for name, value in offered.items() if name in taken})
+
+
+def candidates(
+    policies: Sequence[str] = (), evictions: Sequence[str] = (), on_miss: OnMiss | str = OnMiss.COMPILE
+) -> list[Candidate]:
+    """Pair policies with evictions, all policies and ``lru`` by default; one that takes none is there once.
+
+    Raises:
+        UnknownNameError: no table holds a policy's name.
+    """
+    paired = []
+    evictions = evictions or ("lru",)
+    for policy in policies or tuple(POLICIES):
+        takes = "eviction" in inspect.signature(POLICIES.find(policy)).parameters
+        paired += [
+            Candidate(policy, name, OnMiss(on_miss)) for name in (evictions if takes else evictions[:1])
+        ]
+    return paired
+
+
+def simulate(
+    scenario: Scenario,
+    candidates: Sequence[Candidate],
+    budgets: Sequence[Budget],
+    progress: Progress = lambda what, done, total: None,
+    *,
+    history: Scenario | None = None,
+) -> Report:
+    """Run every candidate at every budget, and find the floors.
+
+    With a ``history``, each policy runs over that first, and starts with the state that it saved there,
+    as a server does that is started again: it knows the traffic, and has no graph.
+
+    Raises:
+        ConfigError: a policy that can't serve a batch, or a budget of bytes where costs know of none.
+        BudgetError: a graph that is needed does not fit.
+    """
+    _check_bytes(scenario, budgets)
+    runs = []
+    for budget in budgets:
+        for candidate, label in _labelled(candidates):
+            told = partial(progress, f"{label} at {format_budget(budget)}")
+            saved = candidate.run(history, budget, label, told).saved_state if history else None
+            runs.append(candidate.run(scenario, budget, label, told, saved))
+    told = partial(progress, "unbounded")
+    unbounded = Candidate("dynamic-dual").run(scenario, Budget(), "unbounded", told)
+    optima = {}
+    for index, budget in enumerate(budgets):
+        progress(f"optimum at {format_budget(budget)}", index, len(budgets))
+        optima[budget] = bound(scenario.problem(budget))
+    return Report(scenario, unbounded, runs, optima)
+
+
+def _check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
+    for budget in budgets:
+        if budget.bytes is not None and not scenario.problem(Budget()).nbytes.any():
+            allowed = "graphs only, for the profile says of no graph how many bytes it holds"
+            raise ConfigError.of("budget", format_budget(budget), allowed)
+
+
+def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]]:
+    """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart."""
+    policies = [candidate.policy for candidate in candidates]
+    for candidate in candidates:
+        alone = policies.count(candidate.policy) == 1
+        yield candidate, candidate.policy if alone else f"{candidate.policy}+{candidate.eviction}"
