@@ -28,7 +28,8 @@ BACKGROUND_SHARE = 0.1
 PATIENCE = 0.02
 """The least regret between two looks, as a share of the cheapest compile: looks cost time as well.
 
-It doubles with each look that finds nothing, up to `MOST_PATIENCE`.
+Where something has to leave, it doubles with each look that finds nothing, up to `MOST_PATIENCE`; with
+room, the next look is due exactly when a graph can have earned its compile.
 """
 MOST_PATIENCE = 0.64
 
@@ -49,8 +50,8 @@ class Desk:
     """The state: what has been asked for, the regret since the last look, and what was decided.
 
     ``patience`` is the regret, in seconds, at which the next look is due, and ``looks`` counts those in a
-    row that found nothing; ``leaving`` holds, per graph that was asked for, what leaves when it comes, and
-    the reason.
+    row that found nothing worth a place; ``leaving`` holds, per graph that was asked for, what leaves when
+    it comes, and the reason.
     """
 
     demand: Demand
@@ -269,9 +270,10 @@ class Adaptive:
             if move.leaving or self.background:
                 break
         least = float(market.price.min())
+        crowded = not any(market.fits([*held, graph]) for graph in range(len(market.graphs)))
+        state.looks = state.looks + 1 if crowded else 0
         floor = min(PATIENCE * 2**state.looks, MOST_PATIENCE) * least
         state.regret, state.patience = 0.0, max(min(lacking, least), floor)
-        state.looks += 1
         return actions
 
     def _load(self, state: Desk, market: Market, move: Move) -> Load:
