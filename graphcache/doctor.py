@@ -21,6 +21,7 @@ from graphcache._version import CODEGEN_VERSION, __version__
 from graphcache.errors import StoreError
 from graphcache.store.files import EntryFiles
 from graphcache.store.format import FORMAT_VERSION, NewerFormatError
+from graphcache.store.lock import CompileLocks, locks_directory
 from graphcache.store.mounts import mount_of
 from graphcache.store.private import distrusted
 
@@ -51,7 +52,7 @@ def diagnose(path: Path, now: Callable[[], float] = time.time) -> list[Finding]:
         level = Level.FAULT if path.exists() else Level.WARNING
         return [Finding("directory", level, f"{path} {there}"), *_versions()]
     findings: list[Finding] = []
-    for check in (_owner, _ancestors, _format, _mount, _space, _index, _entries, _leftovers):
+    for check in (_owner, _ancestors, _format, _mount, _space, _index, _entries, _leftovers, _compiling):
         try:
             findings.extend(check(path))
         except (OSError, StoreError, sqlite3.Error) as error:
@@ -156,6 +157,13 @@ def _leftovers(path: Path) -> Iterator[Finding]:
     yield Finding("leftovers", Level.WARNING if aside else Level.OK, detail)
 
 
+def _compiling(path: Path) -> Iterator[Finding]:
+    locks = CompileLocks(locks_directory(path))
+    owners = {name: locks.owner(name) for name in _names(locks.directory)}
+    held = [f"{name[:12]} by process {owner.pid} of {owner.host}" for name, owner in owners.items() if owner]
+    yield Finding("compiling", Level.OK, ", ".join(held) or "nothing")
+
+
 def _probe(path: Path, now: Callable[[], float]) -> Iterator[Finding]:
     """Write a file, lock it twice, and compare the file system's clock with this host's."""
     try:
@@ -201,7 +209,7 @@ def _installed(*distributions: str) -> list[str]:
     return found
 
 
-def _names(directory: Path) -> list[str]:
+def _names(directory: Path | None) -> list[str]:
     with suppress(OSError):
-        return os.listdir(directory)
+        return os.listdir(directory) if directory else []
     return []

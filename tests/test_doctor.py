@@ -10,6 +10,7 @@ from graphcache import doctor
 from graphcache.doctor import Finding, Level, diagnose, worst
 from graphcache.fingerprint import digest
 from graphcache.store.disk import DiskStore
+from graphcache.store.lock import CompileLocks
 from graphcache.store.mounts import Mount
 from graphcache.store.protocol import Record
 
@@ -109,6 +110,13 @@ def test_a_store_in_use_can_be_looked_at(root: Path) -> None:
     holder.execute("BEGIN IMMEDIATE")
     assert worst(diagnose(root)) is not Level.FAULT
     holder.close()
+
+
+def test_who_compiles_is_told(root: Path) -> None:
+    assert of(diagnose(root), "compiling").detail == "nothing"
+    with CompileLocks(root / "locks").turn(digest("ns", "other")):
+        told = of(diagnose(root), "compiling").detail
+    assert f"{digest('ns', 'other')[:12]} by process {os.getpid()}" in told
 
 
 def test_a_missing_compiler_is_a_warning(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

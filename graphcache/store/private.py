@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import stat
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphcache.errors import StoreError, StoreFullError
+
+log = logging.getLogger("graphcache")
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -72,8 +75,8 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
     """Return where the store is by default: a directory that is this user's own.
 
     ``$XDG_CACHE_HOME/graphcache``, else ``~/.cache/graphcache``.  Where neither can be made (a container
-    that runs as a user id it doesn't know, a home that can't be written) a fresh private directory, which
-    lasts as long as the machine keeps temporary files, and is never one whose name others could guess.
+    that runs as a user id it doesn't know, a home that can't be written) it is among the temporary files:
+    ``graphcache-UID`` if that is this user's alone, else a fresh directory that nobody could have made.
     """
     for base in _cache_homes(environ):
         path = base / "graphcache"
@@ -83,6 +86,18 @@ def default_path(environ: Mapping[str, str] = os.environ) -> Path:
             continue
         if os.access(path, os.W_OK) and distrusted(path.stat()) is None:
             return path
+    path = _temporary_home()
+    log.warning("no cache directory of this user can be written; the store is %s, while that lasts", path)
+    return path
+
+
+def _temporary_home() -> Path:
+    path = Path(tempfile.gettempdir()) / f"graphcache-{os.geteuid()}"
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    status = path.lstat()  # not what a link leads to: others can make links here
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+        return path
     return Path(tempfile.mkdtemp(prefix="graphcache-"))
 
 

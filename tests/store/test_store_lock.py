@@ -150,6 +150,7 @@ def test_threads_of_one_process_take_turns(tmp_path: Path) -> None:
     assert most == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_does_not_keep_the_lock(locks: CompileLocks) -> None:
     reading, writing = os.pipe()
     with locks.turn(KEY):

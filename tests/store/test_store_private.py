@@ -17,17 +17,42 @@ def test_the_default_is_in_the_users_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("home", [None, "", "/", "relative", "/proc/nothing"])
-def test_without_a_home_it_is_private_and_not_to_be_guessed(
-    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_a_home_it_is_a_private_directory_that_lasts(
+    home: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     environ = {} if home is None else {"HOME": home}
-    first, second = default_path(environ), default_path(environ)
-    assert first != second
-    for path in (first, second):
-        assert path.parent == tmp_path
-        assert path.stat().st_mode & 0o777 == 0o700
-        path.rmdir()
+    path = default_path(environ)
+    assert path.parent == tmp_path
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert default_path(environ) == path
+    assert str(path) in caplog.text
+
+
+@pytest.mark.parametrize("planted", ["writable", "readable", "link", "file", "foreign"])
+def test_a_planted_temporary_directory_is_not_used(
+    planted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    expected = tmp_path / f"graphcache-{os.geteuid()}"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir(0o700)
+    if planted == "link":
+        expected.symlink_to(elsewhere)
+    elif planted == "file":
+        expected.touch(0o600)
+    else:
+        expected.mkdir(0o700)
+        expected.chmod({"writable": 0o777, "readable": 0o755}.get(planted, 0o700))
+    if planted == "foreign":
+        owned = [expected.lstat().st_uid + 1]
+        monkeypatch.setattr(os, "geteuid", lambda: owned[0])
+        expected.rename(tmp_path / f"graphcache-{owned[0]}")
+        expected = tmp_path / f"graphcache-{owned[0]}"
+    path = default_path({})
+    assert path not in (expected, elsewhere)
+    assert path.stat().st_mode & 0o777 == 0o700
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_a_cache_directory_that_others_can_write_is_passed_over(
@@ -45,12 +70,14 @@ def test_an_unknown_user_has_a_store(tmp_path: Path) -> None:
     script = (
         "import os; from graphcache.store.private import default_path; "
         "from graphcache.store.disk import DiskStore; "
-        "os.setgroups([]); os.setgid(54321); os.setuid(54321); os.environ.clear(); "
+        "import tempfile; tempfile.tempdir = os.curdir; os.environ.clear(); "
+        "os.setgroups([]); os.setgid(54321); os.setuid(54321); "
         "path = default_path(); DiskStore(path).close(); "
         "assert path.stat().st_uid == 54321; assert path.stat().st_mode & 0o077 == 0; "
-        "import shutil; shutil.rmtree(path)"
+        "assert not path.is_absolute()"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, env={**os.environ, "HOME": "/root"})
+    tmp_path.chmod(0o1777)
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)
 
 
 def test_errors_say_what_was_being_done() -> None:
