@@ -4,6 +4,8 @@
 #   make run        serve an embedding model with vLLM under three policies, and print the table
 #   make test       the tests, real vLLM engines among them
 #   make test-full  the tests that take long
+#   make test-xla   the tests on torch-xla, in an environment of its own (7 GB, kept in the user's cache)
+#   make run-xla    serve an embedding model on torch-xla under three policies, and print the tables
 #   make check      style, types, import arrows, documentation
 #   make bench      the benchmarks
 #   make reference  write docs/reference anew, from the commands' own help
@@ -16,7 +18,7 @@ BIN := .venv/bin
 READY := .venv/ready
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-full check bench reference clean
+.PHONY: help run test test-full test-xla run-xla check bench reference clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -37,6 +39,16 @@ test: $(READY)
 
 test-full: $(READY)
 	$(BIN)/pytest -m slow $(ARGS)
+
+# Beside tests/xla, what the package rests on, with the oldest torch that it supports.
+test-xla:
+	python=$$(PYTHON=$(PYTHON) tests/xla/environment) && PJRT_DEVICE=CPU PYTHONPATH=. $$python -m pytest \
+		tests/xla tests/test_cache.py tests/policy tests/eviction tests/backends/test_dynamo_backend.py \
+		--timeout 900 $(ARGS)
+
+run-xla:
+	python=$$(PYTHON=$(PYTHON) tests/xla/environment) && PJRT_DEVICE=CPU PYTHONPATH=. $$python -m \
+		examples.xla_runner.run $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check

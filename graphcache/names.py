@@ -102,5 +102,7 @@ BACKENDS = NameTable(
         "inductor": "graphcache.backends.inductor:InductorBackend",
         "eager": "graphcache.backends.eager:EagerBackend",
         "callable": "graphcache.backends.lazy:CallableBackend",
+        "dynamo": "graphcache.backends.dynamo:DynamoBackend",
+        "xla": "graphcache.backends.xla:XlaBackend",
     },
 )
