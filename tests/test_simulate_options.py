@@ -109,6 +109,12 @@ def test_recorded_steps_keep_their_times_and_batches(tmp_path, costs):
         load_steps(recorded, Ladder((128, 1024)), costs, load=0.3)
 
 
+def test_cached_tokens_of_recorded_steps_are_told_to_be_left_aside(tmp_path, costs):
+    (tmp_path / "t.jsonl").write_text(STEPS.replace('"cached":[0,0]', '"cached":[0,16]'))
+    steps = load_steps(load_requests(str(tmp_path / "t.jsonl")), Ladder((128, 1024)), costs)
+    assert steps.notes == ("1 sequences had cached tokens before their new ones, which are not simulated",)
+
+
 def test_the_server_is_as_fast_as_its_best_graphs(costs):
     steps = load_steps(generate("azure-conv", 200), Ladder((16384,)), costs, limits=Limits(1))
     gaps = set((steps.started_seconds[1:] - steps.started_seconds[:-1]).round(4))

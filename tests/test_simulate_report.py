@@ -10,7 +10,7 @@ from graphcache.ladder import Ladder
 from graphcache.names import POLICIES
 from graphcache.policy.protocol import Budget
 from graphcache.simulate import Candidate, Scenario, candidates, load_costs, load_steps, simulate
-from graphcache.trace import generate
+from graphcache.trace import Limits, generate
 
 LADDER = Ladder((128, 1024, 8192))
 COSTS = load_costs("tenstorrent-qwen3-embedding-4b", 20.0)
@@ -182,6 +182,19 @@ def test_a_policy_that_takes_no_eviction_is_tried_once():
         ("static-mask", "lru"),
         ("static-mask", "lfu"),
     ]
+
+
+def test_a_configuration_of_ones_own_is_tried_as_it_is(tmp_path):
+    (tmp_path / "mine.yaml").write_text(
+        "policy: {name: static-causal, options: {several: refuse}}\neviction: lfu\nbudget: {graphs: 1}\n"
+    )
+    tried = candidates([str(tmp_path / "mine.yaml"), "static-mask"], ["lru", "lfu"])
+    assert len(tried) == 3
+    policy = tried[0].build(scenario(requests=5))
+    assert (policy.several, type(policy.eviction).__name__) == ("refuse", "Lfu")
+    steps = load_steps(generate("azure-conv", 40), LADDER, COSTS, limits=Limits(1), load=0.5)
+    report = simulate(Scenario(steps, LADDER, COSTS), tried, [Budget(3)])
+    assert [run.policy for run in report.runs] == ["mine", "static-mask+lru", "static-mask+lfu"]
 
 
 @pytest.mark.parametrize("background", [False, True])

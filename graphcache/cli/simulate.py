@@ -24,7 +24,9 @@ TraceName: TypeAlias = Annotated[
 ]
 Policies: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option("--policy", metavar="NAMES", help="Which to try, separated by commas; all by default."),
+    typer.Option(
+        "--policy", metavar="NAMES", help="Names or YAML files, separated by commas; all by default."
+    ),
 ]
 Evictions: TypeAlias = Annotated[
     list[str] | None,

@@ -6,8 +6,11 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
+from graphcache.config import load_config
+from graphcache.config.build import build_policy
 from graphcache.errors import ConfigError
 from graphcache.miss import OnMiss
 from graphcache.names import EVICTIONS, POLICIES
@@ -24,18 +27,35 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A policy to simulate, by its name and its eviction's, and what a miss does."""
+    """A policy to simulate, by its name and its eviction's, and what a miss does.
+
+    ``policy`` can be a configuration's YAML file instead: then its policy, eviction and their options are
+    taken, and nothing else of it.
+    """
 
     policy: str
     eviction: str = "lru"
     on_miss: OnMiss = OnMiss.COMPILE
+
+    @property
+    def is_file(self) -> bool:
+        """Whether ``policy`` is the path of a configuration."""
+        return Path(self.policy).suffix in (".yaml", ".yml")
+
+    @property
+    def takes_eviction(self) -> bool:
+        """Whether ``eviction`` matters."""
+        return not self.is_file and "eviction" in inspect.signature(POLICIES.find(self.policy)).parameters
 
     def build(self, scenario: Scenario) -> Policy:
         """Build the policy for a scenario's ladder.
 
         Raises:
             UnknownNameError: no table holds one of the names.
+            ConfigError: a file that is no configuration.
         """
+        if self.is_file:
+            return build_policy(load_config(Path(self.policy)), Ladders(scenario.ladder))
         eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
         ladders = Ladders(scenario.ladder)
         policy: Policy = _made(POLICIES.find(self.policy), ladders, eviction, background=scenario.background)
@@ -81,13 +101,11 @@ def candidates(
     Raises:
         UnknownNameError: no table holds a policy's name.
     """
-    paired = []
+    paired: list[Candidate] = []
     evictions = evictions or ("lru",)
     for policy in policies or tuple(POLICIES):
-        takes = "eviction" in inspect.signature(POLICIES.find(policy)).parameters
-        paired += [
-            Candidate(policy, name, OnMiss(on_miss)) for name in (evictions if takes else evictions[:1])
-        ]
+        each = [Candidate(policy, name, OnMiss(on_miss)) for name in evictions]
+        paired += each if each[0].takes_eviction else each[:1]
     return paired
 
 
@@ -135,5 +153,6 @@ def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]
     """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart."""
     policies = [candidate.policy for candidate in candidates]
     for candidate in candidates:
+        name = Path(candidate.policy).stem if candidate.is_file else candidate.policy
         alone = policies.count(candidate.policy) == 1
-        yield candidate, candidate.policy if alone else f"{candidate.policy}+{candidate.eviction}"
+        yield candidate, name if alone else f"{name}+{candidate.eviction}"

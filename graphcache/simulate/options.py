@@ -123,7 +123,10 @@ def load_steps(
     if isinstance(requests, Steps):
         if load is not None:
             raise ConfigError.of("load", load, "none, for recorded steps keep their times")
-        return requests.shorter_than(ladder.top)
+        steps = requests.shorter_than(ladder.top)
+        cached = int((steps.cached > 0).sum())
+        note = f"{cached} sequences had cached tokens before their new ones, which are not simulated"
+        return replace(steps, notes=(*steps.notes, note)) if cached else steps
     limits = limits or Limits()
     limits = replace(limits, max_num_batched_tokens=min(limits.max_num_batched_tokens, ladder.top))
     return replay(requests, limits, load=load, task=task, step_seconds=best_step_seconds(ladder, costs))
