@@ -39,7 +39,8 @@ USE_TORCH = ("backends", "vllm", "bench")
 READ_ENVIRONMENT = {
     "graphcache.config.environment",
     "graphcache.backends.target",  # CXX, the compiler's own variable
-    "graphcache.doctor",  # the same
+    "graphcache.backends.xla",  # those of torch-xla
+    "graphcache.doctor",  # the same as the first
     "graphcache.compile.process",  # all of it, for the compile worker that it starts
     "graphcache.run",  # all of it, for the engine that it starts
     "graphcache.store.private",  # HOME and XDG_CACHE_HOME

@@ -16,6 +16,7 @@ from graphcache.config.problems import config_error
 from graphcache.config.sections import (
     BackendName,
     BudgetSection,
+    CompileSection,
     EvictionName,
     FilePath,
     Named,
@@ -64,6 +65,7 @@ class Config(Section):
     backend: BackendName = Field(
         default=Named(name="inductor"), description="What compiles and loads graphs."
     )
+    compile: CompileSection = Field(default=CompileSection(), description="Compiling beside the steps.")
     profile: str | None = Field(default=None, description="Cost profile: a shipped one's name, or a path.")
     learn_costs: bool = Field(
         default=True, description="Let the seconds that runners measure replace the profile's."
@@ -89,6 +91,13 @@ class Config(Section):
     def budget(self) -> Budget:
         """How much may be resident, as the cache takes it."""
         return Budget(self.bounds.graphs, self.bounds.bytes)
+
+    @property
+    def workers(self) -> int:
+        """How many processes compile beside the steps."""
+        if self.compile.workers is not None:
+            return self.compile.workers
+        return int("fallback" in (self.on_miss, self.frozen_on_miss))
 
     def ladders(
         self, *, max_tokens: int | None = None, max_rows: int = 1, max_cached: int | None = None

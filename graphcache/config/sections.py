@@ -118,3 +118,17 @@ class StoreSection(Section):
     read_only: bool = Field(default=False, description="Only read it: a store baked into an image, say.")
     shared: bool = Field(default=False, description="Trust everybody who can write it, also without a seal.")
     seal: SealSection | None = Field(default=None, description="Load nothing that does not bear a seal.")
+
+
+class CompileSection(Section):
+    """Compiling beside the steps, in processes of their own."""
+
+    workers: int | None = Field(
+        default=None,
+        ge=0,
+        le=64,
+        description="Processes that compile; 0 compiles in line. One, if left out, where a miss falls back.",
+    )
+    max_seconds: float | None = Field(default=900.0, gt=0, description="What one compile may take.")
+    max_bytes: Bytes | None = Field(default=None, description="Memory that one worker may take.")
+    nice: int = Field(default=10, ge=0, le=19, description="Niceness added to a worker's.")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from graphcache.backends.protocol import Artifact, EvictUnit, Graph
+from graphcache.backends.protocol import Artifact, EvictUnit, Graph, Job
 from graphcache.batch import Batch
 from graphcache.cache import GraphCache
 from graphcache.config import load_config
@@ -143,7 +143,7 @@ def test_costs_come_from_the_profile(tmp_path):
     key = GraphKey(1, 128, mode="custom")
     with build_cache(config(tmp_path, profile="tenstorrent-qwen3-embedding-4b"), Toy()) as cache:
         assert cache.view.costs.run_seconds(key) == 0.4321
-    with pytest.raises(ConfigError, match="profile: 'cray-1' is not known"):
+    with pytest.raises(ConfigError, match="profile: 'cray-1' is no"):
         build_cache(config(tmp_path, profile="cray-1"), Toy())
 
 
@@ -156,6 +156,44 @@ def test_measured_seconds_replace_the_profiles_if_they_may(tmp_path, learn):
                 for launch in step:
                     step.ran(launch, 0.25)
         assert cache.view.costs.run_seconds(GraphKey(1, 128, mode="custom")) == (0.25 if learn else 0.4321)
+
+
+class Leaving(Toy):
+    """A backend whose compiles can leave the process."""
+
+    def job(self, key):
+        return Job("builtins:bytes", str(key).encode())
+
+
+def test_compiles_leave_the_process_where_workers_are_asked_for(tmp_path):
+    backend = Leaving()
+    with build_cache(config(tmp_path, compile={"workers": 1}), backend) as cache:
+        assert serve(cache, 1) == ["prefill/custom/1x128"]
+        assert cache.stats.of(GraphKey(1, 128, mode="custom")).compiles == 1
+    assert backend.compiled == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "workers"),
+    [
+        ({}, 0),
+        ({"on_miss": "fallback"}, 1),
+        ({"frozen_on_miss": "fallback"}, 1),
+        ({"on_miss": "fallback", "compile": {"workers": 0}}, 0),
+        ({"compile": {"workers": 3}}, 3),
+    ],
+)
+def test_a_worker_compiles_beside_the_steps_where_misses_fall_back(tmp_path, fields, workers):
+    assert config(tmp_path, **fields).workers == workers
+
+
+def test_a_backend_that_can_not_leave_the_process_is_told(tmp_path):
+    with pytest.raises(
+        ConfigError, match="backend: 'toy' is not allowed; allowed: one that compiles in other"
+    ):
+        build_cache(config(tmp_path, compile={"workers": 1}), Toy())
+    with build_cache(config(tmp_path, on_miss="fallback"), Toy()) as cache:
+        assert not cache.supplier.background
 
 
 def test_steps_are_recorded_where_that_is_asked_for(tmp_path):
