@@ -69,7 +69,7 @@ class CompileError(GraphCacheError):
 class WorkerError(GraphCacheError):
     """A compile worker came to nothing: ``crashed``, ``hung``, ``memory``, ``start``, or ``compile``."""
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, message: str, reason: str = "crashed") -> None:
         super().__init__(message)
         self.reason = reason
 

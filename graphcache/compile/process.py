@@ -83,7 +83,7 @@ class WorkerProcess:
         header = {"task": job.task, "arguments": job.arguments, "limit_seconds": self._limits.seconds}
         answer = self._answer(process, Message(header, job.data), self._limits.seconds)
         if "error" in answer.header:
-            raise WorkerError("compile", str(answer.header["error"]))
+            raise WorkerError(str(answer.header["error"]), "compile")
         return answer.data
 
     def end(self, *, for_good: bool = True) -> None:
@@ -103,20 +103,20 @@ class WorkerProcess:
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._ended:
-                raise WorkerError("crashed", "the compile worker was ended")
+                raise WorkerError("the compile worker was ended", "crashed")
             if self._process and self._process.poll() is None:
                 return self._process
         self.end(for_good=False)
         try:
             process = self._spawn()
         except OSError as error:
-            raise WorkerError("start", f"a compile worker can't be started: {error}") from error
+            raise WorkerError(f"a compile worker can't be started: {error}", "start") from error
         with self._lock:
             self._process = process
             ended = self._ended
         if ended:
             self.end()
-            raise WorkerError("crashed", "the compile worker was ended")
+            raise WorkerError("the compile worker was ended", "crashed")
         self._answer(process, None, START_SECONDS)
         return process
 
@@ -152,7 +152,7 @@ class WorkerProcess:
     def _given_up(self, reason: str, what: str) -> WorkerError:
         self.end(for_good=False)
         said = self._log.read_bytes()[-_SHOWN_BYTES:].decode(errors="replace") if self._log.exists() else ""
-        return WorkerError(reason, f"a compile worker {what}{': ' + said.strip() if said else ''}")
+        return WorkerError(f"a compile worker {what}{': ' + said.strip() if said else ''}", reason)
 
     @property
     def _log(self) -> Path:

@@ -181,7 +181,7 @@ def test_demand_comes_before_upgrades_of_value_and_warm_up_last(make: Make, tmp_
         yield
 
     supplier = make(store=Watching(), exclusive=exclusive, value=lambda key: key.seq_len)
-    first, warm, cheap, dear, demanded = KEYS
+    first, demanded, cheap, dear, warm = KEYS
     supplier.prepare(KEYS)
     supplier.request(first)
     entered.wait()
