@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -89,13 +88,10 @@ class StepRecorder:
         return lines
 
     def _line(self, step: int, time: float, sequences: tuple[Sequence, ...]) -> str:
-        row = {
-            "step": step,
-            "t": round(time - (self._start or 0.0), 6),
-            "new": [sequence.new for sequence in sequences],
-            "cached": [sequence.cached for sequence in sequences],
-        }
-        return json.dumps(row, separators=(",", ":")) + "\n"
+        seconds = round(time - (self._start or 0.0), 6)
+        new = ",".join([str(sequence.new) for sequence in sequences])
+        cached = ",".join([str(sequence.cached) for sequence in sequences])
+        return f'{{"step":{step},"t":{seconds},"new":[{new}],"cached":[{cached}]}}\n'
 
     def _end(self) -> None:
         file, self._file = self._file, None
