@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from graphcache.bench.graphs import SampleGraphs
-from graphcache.bench.sample import ATTENTION, BLOCK, MODEL
+from graphcache.bench.sample import ATTENTION, BLOCK, MODEL, SampleProgram
 from graphcache.bench.timing import Progress, Work, medians, silent, timed
 from graphcache.costs import CostTable
 from graphcache.errors import CompileError, ConfigError
@@ -91,12 +91,13 @@ class MaskBench:
         """Yield the cells of each length; without ``lengths``, those of `LENGTHS` up to each scope's top.
 
         Raises:
-            ConfigError: a length below 1, or a scope that there is not.
+            ConfigError: a length that the model does not take, or a scope that there is not.
             CompileError: a graph without FlexAttention can't be compiled.
         """
+        self._check(lengths or (), scopes)
         plan = [
             list(cells(length, scope))
-            for scope in _known(scopes)
+            for scope in scopes
             for length in lengths or [length for length in LENGTHS if length <= TOPS[scope]]
         ]
         total, done = sum(map(len, plan)), 0
@@ -128,6 +129,15 @@ class MaskBench:
             raise ConfigError.of("scope of a profile", sorted({row.scope for row in rows}), "model, measured")
         return CostTable(measured, name="measured")
 
+    def _check(self, lengths: Sequence[int], scopes: Sequence[str]) -> None:
+        longest = self.graphs.program.sizes.max_tokens
+        for length in lengths:
+            if not 1 <= length <= longest:
+                raise ConfigError.of("length", length, f"1 to {longest}")
+        for scope in scopes:
+            if scope not in TOPS:
+                raise ConfigError.of("scope", scope, ", ".join(TOPS))
+
     def _prepare(self, cell: Row) -> Work | None:
         """Compile or load a cell's graph, and run it once; None if that is not possible or too much."""
         key = graph_key(cell)
@@ -154,14 +164,7 @@ class MaskBench:
         return cell.length > length and seconds * (cell.length / length) ** 2 > self.limits.run_seconds
 
 
-def _known(scopes: Sequence[str]) -> Sequence[str]:
-    for scope in scopes:
-        if scope not in TOPS:
-            raise ConfigError.of("scope", scope, ", ".join(TOPS))
-    return scopes
-
-
-def _work(program: Any, graph: Callable[..., object], key: GraphKey, cell: Row) -> Work:
+def _work(program: SampleProgram, graph: Callable[..., object], key: GraphKey, cell: Row) -> Work:
     """Return one step of a cell: masks, ids and tables are made in it, tokens lie ready."""
     launches = cell.sequences if cell.form == "split" else 1
     in_a_row = 1 if key.mode is MaskMode.CAUSAL else cell.sequences

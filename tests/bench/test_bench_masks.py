@@ -83,6 +83,12 @@ def test_an_unknown_scope_is_named():
         list(MaskBench(eager_graphs()).measure([16], ["mlp"]))
 
 
+@pytest.mark.parametrize("length", [0, 4096])
+def test_a_length_that_the_model_does_not_take_is_named(length):
+    with pytest.raises(ConfigError, match=f"length: {length} is not allowed; allowed: 1 to 2048"):
+        list(MaskBench(eager_graphs()).measure([length], ["model"]))
+
+
 def test_a_profile_has_the_model_s_graphs(rows, tmp_path, run):
     bench = MaskBench(eager_graphs(), repeats=1)
     found = list(bench.measure([16], ["model"]))
