@@ -11,6 +11,7 @@
     ├── CompileError       the compiler failed: carries the key and the compiler's own message
     ├── WorkerError        a compile worker died, hung, grew too large, or says what its compiler said
     ├── LoadError          an artifact that can't be bound to this process
+    │   └── HostError      nothing can be loaded here, through no fault of the artifact: `noexec`, no space
     ├── FrozenError        a graph was missing after `freeze` with `on_miss: raise`
     ├── ClosedError        the cache was used after `close`
     └── StoreError         the store can't be used: wrong owner, newer version, no such directory
@@ -76,6 +77,10 @@ class WorkerError(GraphCacheError):
 
 class LoadError(GraphCacheError):
     """An artifact that can't be loaded, or bound to this process's weights."""
+
+
+class HostError(LoadError):
+    """Nothing can be loaded on this host, through no fault of the artifact's."""
 
 
 class FrozenError(GraphCacheError):

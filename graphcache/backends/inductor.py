@@ -19,7 +19,7 @@ from graphcache.backends.payload import LIBRARY, OWN, Payload, payload_digest
 from graphcache.backends.program import Program
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph, Job
 from graphcache.backends.target import Target, check_host
-from graphcache.errors import LoadError
+from graphcache.errors import HostError, LoadError
 from graphcache.key import GraphKey
 
 
@@ -122,7 +122,8 @@ class InductorBackend:
 
         Raises:
             LoadError: another torch's or processor's code, damaged bytes, weights that differ in name,
-                dtype, shape or strides, or a directory from which no code can be mapped.
+                dtype, shape or strides.
+            HostError: a directory from which no code can be mapped, or into which nothing can be written.
         """
         if artifact.payload is None:
             raise LoadError(f"{key}: the artifact has no payload")
@@ -163,15 +164,21 @@ class InductorBackend:
 
     def _runner(self, payload: Payload) -> Any:
         """Map the library from a private directory that is gone when this returns: mappings outlive names."""
-        if os.statvfs(self._unpack_dir).f_flag & os.ST_NOEXEC:
-            raise LoadError(
-                f"{self._unpack_dir} is mounted noexec, so that no compiled graph can be mapped from it:"
-                " set the backend's unpack_dir, or TMPDIR, to a directory that is not"
-            )
-        directory = Path(tempfile.mkdtemp(prefix="graphcache-load-", dir=self._unpack_dir))
         try:
+            noexec = os.statvfs(self._unpack_dir).f_flag & os.ST_NOEXEC
+            directory = Path(tempfile.mkdtemp(prefix="graphcache-load-", dir=self._unpack_dir))
+        except OSError as error:
+            raise HostError(f"unpack_dir: compiled graphs can't be unpacked: {error}") from error
+        try:
+            if noexec:
+                raise HostError(
+                    f"{self._unpack_dir} is mounted noexec, so that no compiled graph can be mapped from it:"
+                    " set the backend's unpack_dir, or TMPDIR, to a directory that is not"
+                )
             payload.write(directory)
             return torch._C._aoti.AOTIModelContainerRunnerCpu(str(directory / LIBRARY), 1)
+        except OSError as error:
+            raise HostError(f"unpack_dir: a compiled graph can't be unpacked: {error}") from error
         except RuntimeError as error:
             raise LoadError(f"the graph's library can't be mapped: {error}") from error
         finally:

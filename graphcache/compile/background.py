@@ -16,7 +16,7 @@ from graphcache.compile.flights import Flight, Flights, Made, Stage, Urgency
 from graphcache.compile.inline import Exclusive, InlineSupplier
 from graphcache.compile.process import Limits, WorkerProcess
 from graphcache.compile.protocol import Failed, Supplied
-from graphcache.errors import ClosedError, ConfigError, LoadError, WorkerError
+from graphcache.errors import ClosedError, ConfigError, HostError, LoadError, WorkerError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.protocol import Store
@@ -100,7 +100,7 @@ class BackgroundSupplier(InlineSupplier):
 
         Raises:
             CompileError: the compiler failed, now or less than ``forget_seconds`` ago.
-            LoadError: what was compiled just now can't be loaded.
+            LoadError: what was compiled just now can't be loaded; or, as `HostError`, nothing can.
             ClosedError: the supplier was closed meanwhile.
         """
         return self._flight.do(key, lambda: self._at_hand(key) or self._demanded(key))
@@ -159,6 +159,8 @@ class BackgroundSupplier(InlineSupplier):
         made = flight.landed.result()
         try:
             return self._supplied(flight.key, made)
+        except HostError as error:
+            return Failed(flight.key, "host", error)
         except LoadError as error:
             self.stats.fault("load", error)
             self.shelf.drop(flight.key)

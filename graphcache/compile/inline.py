@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from graphcache.backends.protocol import Artifact, Backend, Graph
 from graphcache.compile.protocol import Failed, Supplied
 from graphcache.compile.single_flight import SingleFlight
-from graphcache.errors import CompileError, CorruptError, LoadError, StoreError, StoreFullError
+from graphcache.errors import CompileError, CorruptError, HostError, LoadError, StoreError, StoreFullError
 from graphcache.fingerprint import Facts, entry_digest, facts, namespace_digest
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
@@ -119,7 +119,7 @@ class InlineSupplier:
 
         Raises:
             CompileError: the compiler failed, now or less than ``forget_seconds`` ago.
-            LoadError: what was compiled just now can't be loaded.
+            LoadError: what was compiled just now can't be loaded; or, as `HostError`, nothing can.
         """
         return self._flight.do(key, lambda: self._loaded(key) or self._compiled(key))
 
@@ -144,6 +144,8 @@ class InlineSupplier:
             return None
         try:
             graph = self.backend.load(key, Artifact(payload=stored.payload, meta=stored.record.meta))
+        except HostError:
+            raise  # The entry is as good as ever, and a compile would not help.
         except LoadError as error:
             self.stats.fault("load", error)
             self.shelf.drop(key)

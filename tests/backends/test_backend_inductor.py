@@ -14,7 +14,8 @@ from tiny_model import CAUSAL, CUSTOM, HIDDEN, TinyProgram, same
 from graphcache.backends.inductor import InductorBackend
 from graphcache.backends.payload import LIBRARY, OPERATORS, Payload
 from graphcache.backends.protocol import Artifact, EvictUnit
-from graphcache.errors import ConfigError, LoadError
+from graphcache.compile.process import Limits, WorkerProcess
+from graphcache.errors import ConfigError, HostError, LoadError
 from graphcache.key import GraphKey
 
 HERE = Path(__file__).parent
@@ -35,18 +36,6 @@ for key, path in zip((CAUSAL, CUSTOM), sys.argv[1:]):
 assert not {"torch._inductor", "torch._dynamo"} & set(sys.modules)
 for key, graph in graphs.items():
     assert same(graph(*program.inputs(key)), program.model(*program.inputs(key))), key
-"""
-
-COMPILE_ELSEWHERE = """
-import sys
-import tiny_model
-from graphcache.backends.exported import compile_exported
-from graphcache.backends.target import Target
-
-with open(sys.argv[1], "rb") as file:
-    payload = compile_exported(file.read(), Target().resolved(), {})
-with open(sys.argv[2], "wb") as file:
-    file.write(payload)
 """
 
 
@@ -70,12 +59,21 @@ def test_graphs_run_in_another_process_that_never_imports_the_compiler(
     python(ELSEWHERE, tmp_path / CAUSAL.mode, tmp_path / CUSTOM.mode)
 
 
-def test_another_process_compiles_the_same_without_the_weights(
-    compiled: dict[GraphKey, bytes], inductor: InductorBackend, program: TinyProgram, tmp_path: Path
+def test_a_worker_compiles_the_same_without_the_weights(
+    compiled: dict[GraphKey, bytes],
+    inductor: InductorBackend,
+    program: TinyProgram,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "exported").write_bytes(inductor.export(CAUSAL))
-    python(COMPILE_ELSEWHERE, tmp_path / "exported", tmp_path / "payload", OMP_NUM_THREADS="1")
-    payload = (tmp_path / "payload").read_bytes()
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    inductor.imports = ["tiny_model"]
+    inductor.options = {"aot_inductor.precompile_headers": False}  # Which pays from the third graph on.
+    worker = WorkerProcess(tmp_path, Limits(nice=0))
+    try:
+        payload = worker.run(inductor.job(CAUSAL))
+    finally:
+        worker.end()
     graph = inductor.load(CAUSAL, Artifact(payload=payload))
     assert same(graph(*program.inputs(CAUSAL)), program.model(*program.inputs(CAUSAL)))
     assert Payload.unpack(payload).about == Payload.unpack(compiled[CAUSAL]).about
@@ -207,8 +205,14 @@ def test_a_directory_mounted_noexec_is_named(
     there = os.statvfs(tmp_path)
     noexec = os.statvfs_result([*there[:8], there.f_flag | os.ST_NOEXEC, there.f_namemax])
     monkeypatch.setattr(os, "statvfs", lambda path: noexec)
-    with pytest.raises(LoadError, match=f"{tmp_path} is mounted noexec.*unpack_dir"):
+    with pytest.raises(HostError, match=f"{tmp_path} is mounted noexec.*unpack_dir"):
         inductor.load(CAUSAL, inductor.compile(CAUSAL))
+
+
+def test_a_directory_that_is_gone_is_named(program: TinyProgram, compiled: dict[GraphKey, bytes]) -> None:
+    backend = InductorBackend(program, unpack_dir="/no/such/directory")
+    with pytest.raises(HostError, match=r"unpack_dir.*/no/such/directory"):
+        backend.load(CAUSAL, Artifact(payload=compiled[CAUSAL]))
 
 
 def test_a_missing_compiler_is_named_with_its_package(program: TinyProgram) -> None:
