@@ -125,8 +125,8 @@ class CompileLocks:
         while True:
             try:
                 descriptor, owner = _attempt(path, self._mode)
-            except OSError as error:
-                return None, Turn(False, waited, f"no_locks: {error.strerror}")
+            except (OSError, StoreError) as error:
+                return None, Turn(False, waited, f"no_locks: {getattr(error, 'strerror', error)}")
             if descriptor is not None:
                 return descriptor, Turn(True, waited)
             now, waited = self._clock(), True

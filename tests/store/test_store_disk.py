@@ -4,6 +4,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from store_entries import entry
@@ -11,7 +12,8 @@ from store_entries import entry
 from graphcache.errors import ConfigError, CorruptError, StoreError, StoreFullError
 from graphcache.store.disk import DiskStore
 from graphcache.store.files import QUARANTINE_KEEPS, STEPS
-from graphcache.store.format import NewerFormatError
+from graphcache.store.format import NewerFormatError, read_entry
+from graphcache.store.protocol import Stored
 from graphcache.store.readonly import ReadOnlyStore
 
 
@@ -179,6 +181,23 @@ def test_a_damaged_entry_is_put_aside_and_replaced(root: Path, disk: DiskStore) 
     assert disk.files.quarantined() == 1
     disk.put(*entry(1))
     assert disk.get(entry(1)[0])
+
+
+def test_a_good_entry_that_took_the_bad_ones_place_stays(root: Path, disk: DiskStore) -> None:
+    disk.put(*entry(1))
+    path = root / "entries" / entry(1)[0]
+    path.write_bytes(path.read_bytes()[:-1] + b"!")
+
+    def replace_while_it_is_read(file: BinaryIO, digest: str) -> Stored:
+        disk.put(*entry(1))
+        return read_entry(file, digest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("graphcache.store.format.read_entry", replace_while_it_is_read)
+        with pytest.raises(CorruptError):
+            disk.get(entry(1)[0])
+    assert disk.get(entry(1)[0])
+    assert disk.files.quarantined() == 0
 
 
 def test_the_quarantine_keeps_the_last_few(root: Path, disk: DiskStore) -> None:

@@ -214,6 +214,14 @@ def test_without_working_locks_nobody_waits(
     assert clock.now == 0
 
 
+def test_a_file_in_place_of_the_directory_is_no_reason_to_fail(locks: CompileLocks, tmp_path: Path) -> None:
+    (tmp_path / "locks").touch()
+    with locks.turn(KEY) as turn:
+        assert not turn.holds
+        assert "is a file" in turn.reason
+    assert locks.sweep() == 0
+
+
 def test_without_a_directory_nobody_waits() -> None:
     with CompileLocks(None).turn(KEY) as turn:
         assert turn == (False, False, "no_locks")
