@@ -147,6 +147,9 @@ def explain(
         bool, typer.Option("--last-misses", help="The graphs that had to be compiled last.")
     ] = False,
     count: Annotated[int, typer.Option(min=1, help="How many last misses.")] = 5,
+    decision: Annotated[
+        bool, typer.Option("--decision", help="What the adaptive policy loaded and let go last, and why.")
+    ] = False,
     namespace: NamespaceOption = None,
     store: StoreOption = None,
     as_json: AsJson = False,
@@ -157,6 +160,9 @@ def explain(
     from graphcache.explain import explain_all
     from graphcache.listing import open_existing
 
+    if decision:
+        _print_decisions(store, what or [], namespace, as_json)
+        return
     with closing(open_existing(store)) as opened:
         explanations = explain_all(list(opened.disk.scan()), what or [], count * last_misses, namespace)
     if as_json:
@@ -164,6 +170,19 @@ def explain(
         return
     for explanation in explanations:
         _print_explanation(explanation)
+
+
+def _print_decisions(store: Path | None, keys: list[str], namespace: str | None, as_json: bool) -> None:
+    from graphcache.decisions import decisions
+    from graphcache.listing import open_existing
+
+    with closing(open_existing(store)) as opened:
+        found = decisions(opened.disk, keys, namespace)
+    if as_json:
+        print_json([decided._asdict() for decided in found])
+        return
+    rows = [(d.namespace[:12], d.launch, d.key, " ".join(d.left) or "-", d.reason) for d in found]
+    print_table(str(opened.disk.path), ["namespace", "#launch", "loaded", "let go", "reason"], rows)
 
 
 def _print_explanation(explanation: Explanation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -99,12 +100,19 @@ class Demand:
 
     @classmethod
     def load(cls, saved: dict[str, Any]) -> Demand:
-        """Read what ``save`` returned."""
+        """Read what ``save`` returned.
+
+        Raises:
+            ConfigError: a key that is none.
+            ValueError: a count that is not a finite number.
+        """
         demand = cls()
         for text, counts in saved.items():
             index = demand.index(GraphKey.parse(text))
             for memory, count in enumerate(counts):
-                demand._weighed[memory][index] = float(count)
+                if not isfinite(count):
+                    raise ValueError(f"demand of {text}: {count!r} is not a count")
+                demand._weighed[memory][index] = max(0.0, float(count))
         return demand
 
     def _rescale(self) -> None:
