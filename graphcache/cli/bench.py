@@ -202,7 +202,7 @@ def _print_restart(found: Found) -> None:
         rows.append(
             (name.replace("_", " "), *("-" if value is None else seconds(value) for value in (first, last)))
         )
-    note = found.get("vllm_reason") or "vllm: its one graph, with a dynamic length and no choice of mask"
+    note = f"vllm: {found['vllm_reason'] or 'its one graph, with a dynamic length and no choice of mask'}"
     print_table("A fresh process", ["way", "#first graph s", f"#all {found['graphs']} s"], rows, note)
 
 

@@ -89,6 +89,8 @@ def test_the_command_prints_a_table_or_json(run, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_graphs_that_are_compiled_by_workers_come_beside_the_steps():
-    (row,) = measure(120, 1, contenders=["in workers"], sizes=SMALL)
-    assert (row.stalls, row.upgrades) == (0, 1)
+def test_no_step_waits_for_workers():
+    (row,) = measure(20, 1, contenders=["in workers"], sizes=SMALL)
+    assert row.steps > 0
+    assert row.stalls == 0
+    assert row.upgrades <= 1
