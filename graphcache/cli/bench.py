@@ -202,8 +202,8 @@ def _print_restart(found: Found) -> None:
         rows.append(
             (name.replace("_", " "), *("-" if value is None else seconds(value) for value in (first, last)))
         )
-    note = f"vllm: {found['vllm_reason'] or 'its one graph, with a dynamic length and no choice of mask'}"
-    print_table("A fresh process", ["way", "#first graph s", f"#all {found['graphs']} s"], rows, note)
+    print_table("A fresh process", ["way", "#first graph s", f"#all {found['graphs']} s"], rows)
+    print(f"vllm: {found['vllm_reason'] or 'its one graph, with a dynamic length and no choice of mask'}")
 
 
 def _print_concurrent(found: Found) -> None:
