@@ -38,13 +38,21 @@ from graphcache.trace.record import StepRecorder
 def build_policy(config: Config, ladders: Ladders) -> Policy:
     """Build the policy with its eviction order.
 
+    Either is told, by the parameters ``costs``, ``background`` and ``fallback`` if it has them: the table of
+    costs, whether compiles run beside the steps, and whether misses fall back.
+
     Raises:
         ConfigError: an option that it does not take, or not with this value.
     """
-    order = inspect.signature(EVICTIONS.find(config.eviction.name)).parameters
-    known = (_costs(config),) if "costs" in order else ()
-    eviction: Eviction = _construct(config, "eviction", config.eviction, EVICTIONS, *known)
-    policy: Policy = _construct(config, "policy", config.policy, POLICIES, ladders, eviction)
+    facts = {
+        "costs": _costs(config),
+        "background": config.workers > 0,
+        "fallback": "fallback" in (config.on_miss, config.frozen_on_miss),
+    }
+    order = _told(config.eviction, EVICTIONS, facts)
+    eviction: Eviction = _construct(config, "eviction", order, EVICTIONS)
+    rule = _told(config.policy, POLICIES, facts)
+    policy: Policy = _construct(config, "policy", rule, POLICIES, ladders, eviction)
     return policy
 
 
@@ -198,6 +206,13 @@ def _absolute(path: Path) -> Path:
         return path.expanduser().absolute()
     except RuntimeError as error:
         raise ConfigError.of("path", str(path), f"a path without ~: {error}") from None
+
+
+def _told(named: Named, table: NameTable, facts: Mapping[str, Any]) -> Named:
+    """Add the facts that are asked for to the options, where these do not say otherwise."""
+    asked = inspect.signature(table.find(named.name)).parameters
+    offered = {name: fact for name, fact in facts.items() if name in asked}
+    return named.model_copy(update={"options": {**offered, **named.options}})
 
 
 def _construct(config: Config, field: str, named: Named, table: NameTable, *arguments: Any) -> Any:

@@ -126,6 +126,29 @@ def test_the_policy_gets_its_options_and_its_eviction(tmp_path):
             serve(cache, 1, 1)
 
 
+@pytest.mark.parametrize(
+    ("fields", "background"),
+    [
+        ({"policy": "adaptive"}, False),
+        ({"policy": "adaptive", "on_miss": "fallback"}, True),
+        ({"policy": {"name": "adaptive", "options": {"background": True}}}, True),
+    ],
+)
+def test_a_policy_is_told_whether_compiles_run_beside_the_steps(tmp_path, fields, background):
+    settings = config(tmp_path, **fields)
+    assert build_policy(settings, settings.ladders()).background is background
+
+
+def test_an_eviction_is_told_of_the_costs_and_of_fallbacks(tmp_path):
+    profile = "tenstorrent-qwen3-embedding-4b"
+    settings = config(tmp_path, eviction="saved-seconds", profile=profile, on_miss="fallback")
+    key = GraphKey(1, 128, mode="custom")
+    with build_cache(settings, Toy()) as cache:
+        assert serve(cache, 1) == [str(key)]
+        assert cache.policy.eviction.costs.run_seconds(key) == 0.4321
+        assert cache.policy.eviction.fallback is True
+
+
 def test_a_policy_may_be_an_object(tmp_path):
     settings = config(tmp_path)
     policy = StaticMask(settings.ladders(max_tokens=64))
