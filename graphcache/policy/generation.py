@@ -79,12 +79,9 @@ class Generation:
     def warm_keys(self) -> Iterable[GraphKey]:
         """List decode graphs, the policy's, and those with a prefix, of each the largest first."""
         decode = [_decode_key(rows, cached) for rows in self.ladders.rows for cached in self._cached]
-        behind = [
-            _behind_key(new, cached)
-            for new in self.ladders.prefill
-            for cached in self._cached
-            if cached >= new
-        ]
+        behind = dict.fromkeys(
+            _behind_key(new, cached) for new in self.ladders.prefill for cached in self._cached
+        )
         return [*reversed(decode), *self.prompts.warm_keys(), *reversed(behind)]
 
     def _decode(self, batch: Batch, decoding: Sequence[int]) -> Iterable[Launch]:
@@ -126,4 +123,5 @@ def _decode_key(rows: int, cached: int) -> GraphKey:
 
 
 def _behind_key(new: int, cached: int) -> GraphKey:
-    return GraphKey(1, new, cached, MaskMode.PREFIX)
+    # Never less than the new tokens: the graph may stand in for one that runs a prompt of that length.
+    return GraphKey(1, new, max(new, cached), MaskMode.PREFIX)

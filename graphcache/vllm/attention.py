@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,20 +17,36 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
 )
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+from vllm.v1.kv_cache_interface import KVCacheLayout
 
 from graphcache.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The KV cache of one graph: where its tokens are written, and what they look at.
+
+    ``caches`` are by layer name, ``[slots, kv_heads, 2 * head_size]``, keys before values; ``written``
+    ``[tokens]`` are slots, and so are ``read`` ``[rows, kv_len]``, or None where nothing was cached before.
+    """
+
+    caches: Mapping[str, torch.Tensor]
+    written: torch.Tensor
+    read: torch.Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Rows(AttentionMetadata):
     """How the tokens of one graph lie: ``rows`` rows of equal length.
 
-    ``mask`` is a bool tensor ``[rows, 1, seq_len, seq_len]``, true where a query may look at a key, or None
-    where each row is one sequence, padded at its right end, under a causal term.
+    ``mask`` is a bool tensor ``[rows, 1, seq_len, keys]``, true where a query may look at a key, or None
+    where each row is one sequence, padded at its right end, under a causal term.  ``pages`` is None where
+    no KV cache is kept.
     """
 
     rows: int
     mask: torch.Tensor | None = None
+    pages: Pages | None = None
 
 
 @register_backend(AttentionBackendEnum.CUSTOM)
@@ -38,6 +55,11 @@ class RowAttentionBackend(AttentionBackend):
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16]
     forward_includes_kv_cache_update = True
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        """Return the one layout in which a token's keys and values lie together."""
+        return (KVCacheLayout.LBNHC,)
 
     @staticmethod
     def get_name() -> str:
@@ -125,11 +147,17 @@ class RowAttention(AttentionImpl[Rows]):
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Write attention over ``[tokens, heads, head_size]`` inputs into ``output``, and return it."""
-        rows, mask = attn_metadata.rows, attn_metadata.mask
+        rows, mask, pages = attn_metadata.rows, attn_metadata.mask, attn_metadata.pages
+        keys, values = _by_row(key, rows), _by_row(value, rows)
+        if pages is not None:
+            cache = pages.caches[layer.layer_name]
+            cache.index_copy_(0, pages.written, torch.cat((key, value), dim=-1))
+            if pages.read is not None:
+                keys, values = cache[pages.read].transpose(1, 2).split(self.head_size, dim=-1)
         result = scaled_dot_product_attention(
             _by_row(query, rows),
-            _by_row(key, rows),
-            _by_row(value, rows),
+            keys,
+            values,
             attn_mask=mask,
             is_causal=mask is None,
             scale=self.scale,

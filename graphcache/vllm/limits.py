@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from vllm.config import VllmConfig
-from vllm.utils.torch_utils import is_quantized_kv_cache
 
 from graphcache.errors import ConfigError
 
@@ -25,8 +24,8 @@ LIMITS = (
         "vLLM's Model Runner V2 has no place for a graph cache; set VLLM_USE_V2_MODEL_RUNNER=0",
     ),
     Limit(
-        lambda c: c.model_config.runner_type != "pooling",
-        "generation is not supported, only pooling models; start vLLM with --runner pooling",
+        lambda c: c.model_config.runner_type not in ("pooling", "generate"),
+        "only pooling and generation are supported",
     ),
     Limit(
         lambda c: c.model_config.is_encoder_decoder or c.model_config.attn_type != "decoder",
@@ -56,8 +55,10 @@ LIMITS = (
     ),
     Limit(lambda c: c.model_config.quantization is not None, "quantised weights are not supported"),
     Limit(
-        lambda c: is_quantized_kv_cache(c.cache_config.cache_dtype),
-        "a quantised KV cache is not supported; remove --kv-cache-dtype",
+        lambda c: (
+            c.cache_config.cache_dtype not in ("auto", str(c.model_config.dtype).removeprefix("torch."))
+        ),
+        "a KV cache of another dtype than the model's is not supported; remove --kv-cache-dtype",
     ),
     Limit(lambda c: c.kv_transfer_config is not None, "KV cache transfer is not supported"),
     Limit(lambda c: c.weight_transfer_config is not None, "weight transfer is not supported"),

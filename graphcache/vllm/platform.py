@@ -49,7 +49,8 @@ class GraphCachePlatform(CpuPlatform):
         check_version()
         if vllm_config.model_config is not None:
             refuse_unsupported(vllm_config)
-            _run_prompts_whole(vllm_config)
+            if vllm_config.model_config.runner_type == "pooling":
+                _run_prompts_whole(vllm_config)
             check_policy(vllm_config)
         vllm_config.compilation_config.mode = CompilationMode.NONE
         # Wrapped, vLLM's own ops would be opaque calls in an exported graph.

@@ -10,40 +10,69 @@ import torch
 from torch import nn
 from vllm.config import VllmConfig
 from vllm.forward_context import create_forward_context, override_forward_context
+from vllm.model_executor.layers.attention import Attention
 
 from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest
 from graphcache.key import GraphKey, MaskMode
 from graphcache.vllm import tokens
-from graphcache.vllm.attention import Rows
+from graphcache.vllm.attention import Pages, Rows
 
 UNUSED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 """Fields of a model's configuration that are no fact of its code, or are facts of their own."""
 
 
-class PrefillGraph(nn.Module):
-    """The whole model over rows of new tokens: what one prefill graph computes.
+class WholeModel(nn.Module):
+    """The model over padded rows of tokens: what one graph of a mode computes.
 
-    ``forward`` takes token ids (int32) and positions (int64), and in ``custom`` mode the segment of each
-    token (int32), all ``[rows, seq_len]``; it returns hidden states ``[rows, seq_len, hidden]``.
+    ``forward`` takes the tensors of `tokens.Inputs` that the mode takes, then the KV caches of all layers
+    if there are any, ``[slots, kv_heads, 2 * head_size]``, which it changes in place; it returns hidden
+    states ``[rows, seq_len, hidden]``.
     """
 
-    def __init__(self, model: nn.Module, vllm_config: VllmConfig, mode: MaskMode) -> None:
+    def __init__(
+        self, model: nn.Module, vllm_config: VllmConfig, mode: MaskMode, paged: Paged | None
+    ) -> None:
         super().__init__()
         self.model = model
         self.mode = mode
         self._vllm_config = vllm_config
+        self._paged = paged
 
-    def forward(
-        self, input_ids: torch.Tensor, positions: torch.Tensor, segments: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Run the model under a forward context that says how the tokens lie."""
-        mask = None if segments is None else tokens.visible(segments, positions)
-        attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask))
-        context = create_forward_context(attention, self._vllm_config)
-        with override_forward_context(context):
+        rest = list(more)
+        mask = tokens.visible(rest.pop(0), positions) if self.mode is MaskMode.CUSTOM else None
+        pages = None
+        if self._paged is not None:
+            written = rest.pop(0).flatten()
+            read = self._paged.slots(rest.pop(0)) if self.mode is MaskMode.PREFIX else None
+            if read is not None:
+                mask = tokens.visible_cached(positions, read.shape[1])
+            pages = Pages(dict(zip(self._paged.layers, rest, strict=True)), written, read)
+        attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask, pages))
+        with override_forward_context(create_forward_context(attention, self._vllm_config)):
             hidden = self.model(input_ids=input_ids.flatten(), positions=positions.flatten())
         return hidden.view(*input_ids.shape, -1)
+
+
+class Paged:
+    """The layers that keep a KV cache, and its block size in tokens."""
+
+    def __init__(self, vllm_config: VllmConfig) -> None:
+        layers = vllm_config.compilation_config.static_forward_context
+        self.layers = [name for name, layer in layers.items() if isinstance(layer, Attention)]
+        self.block_size = vllm_config.cache_config.block_size
+        self._layers = layers
+
+    def caches(self) -> tuple[torch.Tensor, ...]:
+        """Return vLLM's own tensors, a token a slot: ``[slots, kv_heads, 2 * head_size]`` per layer."""
+        return tuple(self._layers[name].kv_cache.transpose(1, 2).flatten(0, 1) for name in self.layers)
+
+    def slots(self, blocks: torch.Tensor) -> torch.Tensor:
+        """Return the slots of ``[rows, width]`` blocks, ``[rows, width * block_size]``."""
+        offsets = torch.arange(self.block_size)
+        return (blocks[:, :, None] * self.block_size + offsets).flatten(1)
 
 
 class _SameForEveryLayer(dict[str, Rows]):
@@ -63,31 +92,40 @@ class VllmProgram:
     def __init__(self, model: nn.Module, vllm_config: VllmConfig) -> None:
         self.model = model
         self.vllm_config = vllm_config
-        self._modules = {
-            mode: PrefillGraph(model, vllm_config, mode).eval() for mode in (MaskMode.CUSTOM, MaskMode.CAUSAL)
-        }
+        generates = vllm_config.model_config.runner_type == "generate"
+        self.paged = Paged(vllm_config) if generates else None
+        modes = [MaskMode.CUSTOM, MaskMode.CAUSAL, *([MaskMode.PREFIX] if generates else [])]
+        self._modules = {mode: WholeModel(model, vllm_config, mode, self.paged).eval() for mode in modes}
 
     def module(self, key: GraphKey) -> nn.Module:
         """Return the module of this key's mode; all share the live model.
 
         Raises:
-            ConfigError: a kind or mode that this plugin does not run.
+            ConfigError: a mode that this model does not run in.
         """
-        if key.kind != "prefill" or key.mode not in self._modules:
-            raise ConfigError.of("key", str(key), "prefill graphs in mode custom or causal")
+        if key.mode not in self._modules:
+            raise ConfigError.of("key", str(key), f"graphs in mode {', '.join(self._modules)}")
         return self._modules[key.mode]
 
-    def inputs(self, key: GraphKey) -> tuple[torch.Tensor, ...]:
+    def padding(self, key: GraphKey) -> tokens.Inputs:
         """Return inputs of this key's shapes that hold nothing but padding."""
-        shape = (key.rows, key.seq_len)
-        ids = torch.zeros(shape, dtype=torch.int32)
-        positions = torch.zeros(shape, dtype=torch.int64)
-        if key.mode is not MaskMode.CUSTOM:
-            return ids, positions
-        return ids, positions, torch.full(shape, -1, dtype=torch.int32)
+        return tokens.Inputs.padding(key, self.paged.block_size if self.paged else None)
 
-    def dynamic_shapes(self, key: GraphKey) -> None:
-        """Return None: every size is the key's."""
+    def caches(self) -> tuple[torch.Tensor, ...]:
+        """Return what every graph takes behind its inputs: the KV caches, if the model keeps any."""
+        return self.paged.caches() if self.paged else ()
+
+    def inputs(self, key: GraphKey) -> tuple[torch.Tensor, ...]:
+        """Return inputs of this key's shapes: padding, and vLLM's own KV caches."""
+        return (*self.padding(key).given(), *self.caches())
+
+    def dynamic_shapes(self, key: GraphKey) -> Any:
+        """Return the number of KV slots as dynamic: it follows from free memory, and is no part of a key."""
+        if self.paged is None:
+            return None
+        slots = {0: torch.export.Dim("slots", min=2)}
+        fixed = [None] * (len(self.padding(key).given()) - 2)
+        return (None, None, (*fixed, *[slots] * len(self.paged.layers)))
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the model's facts: its configuration and source as digests, dtypes, task, vLLM version."""
@@ -102,6 +140,7 @@ class VllmProgram:
             ("model.dtype", str(model_config.dtype)),
             ("model.task", f"{model_config.runner_type}/{model_config.convert_type}"),
             ("model.max_tokens", str(model_config.max_model_len)),
+            ("model.block_size", str(self.paged.block_size) if self.paged else "none"),
         ]
 
 

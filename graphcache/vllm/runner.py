@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any, Protocol, runtime_checkable
 
 import torch
+from vllm.forward_context import get_forward_context
 from vllm.logger import init_logger
 from vllm.v1.worker.cpu_model_runner import CPUModelRunner
 
@@ -14,7 +16,7 @@ from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
 from graphcache.vllm.program import VllmProgram
 from graphcache.vllm.setup import open_cache
-from graphcache.vllm.tokens import collect, fill, spans
+from graphcache.vllm.tokens import StepTokens, collect, spans
 
 logger = init_logger(__name__)
 
@@ -77,23 +79,22 @@ class GraphCacheModelRunner(CPUModelRunner):
         assert input_ids is not None
         assert positions is not None
         starts = self.query_start_loc.np[: self.input_batch.num_reqs + 1].tolist()
+        about = next(iter(get_forward_context().attn_metadata.values()))
+        scheduled = StepTokens(input_ids, positions, about.slot_mapping, about.block_table_tensor)
+        caches = self.program.caches()
         hidden = torch.empty((starts[-1], self.model_config.get_hidden_size()), dtype=self.model_config.dtype)
         with self.graphs.step(self._batch(starts)) as step:
             for launch in step:
                 cut = tuple(spans(launch.key, launch.sequences, launch.layout, starts))
-                inputs = self.program.inputs(launch.key)
-                fill(inputs, (input_ids, positions), cut)
+                inputs = self.program.padding(launch.key)
+                inputs.fill(scheduled, cut)
                 began = time.perf_counter()
-                output = launch.graph(*inputs)
+                output = launch.graph(*inputs.given(), *caches)
                 step.ran(launch, time.perf_counter() - began)
                 collect(hidden, output, cut)
         return hidden
 
     def _batch(self, starts: list[int]) -> Batch:
         cached = self.input_batch.num_computed_tokens_cpu[: len(starts) - 1].tolist()
-        return Batch(
-            tuple(
-                Sequence(end - start, before)
-                for start, end, before in zip(starts, starts[1:], cached, strict=False)
-            )
-        )
+        lengths = [end - start for start, end in pairwise(starts)]
+        return Batch(tuple(map(Sequence, lengths, cached)))

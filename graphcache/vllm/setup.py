@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from vllm.config import VllmConfig
 
 from graphcache.backends.protocol import Backend
-from graphcache.batch import Batch
+from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
 from graphcache.config import Config, Environment, load_config
 from graphcache.config.build import build_backend, build_cache, build_policy
 from graphcache.errors import ConfigError, LadderError, PolicyError
-from graphcache.policy.protocol import Ladders, View
+from graphcache.policy.generation import Generation
+from graphcache.policy.protocol import Policy, View
 from graphcache.vllm.program import VllmProgram
 
 DEFAULT_POLICY = "dynamic-dual"
@@ -25,7 +28,7 @@ def open_cache(program: VllmProgram) -> tuple[GraphCache, Backend]:
     """
     config = _config()
     backend = build_backend(config, program)
-    return build_cache(config, backend, ladders=_ladders(config, program.vllm_config)), backend
+    return build_cache(config, backend, policy=_policy(config, program.vllm_config)), backend
 
 
 def check_policy(vllm_config: VllmConfig) -> None:
@@ -35,38 +38,42 @@ def check_policy(vllm_config: VllmConfig) -> None:
         ConfigError: the policy can't serve them; names the setting of each side, and the remedy.
     """
     config = _config()
-    policy = build_policy(config, _ladders(config, vllm_config))
+    policy = _policy(config, vllm_config)
     state = policy.start()
-    scheduler = vllm_config.scheduler_config
-    longest = vllm_config.model_config.max_model_len
-    for setting, batch in (
-        (f"max_model_len {longest}", Batch.of([longest])),
-        (
-            f"max_num_seqs {scheduler.max_num_seqs} and max_num_batched_tokens "
-            f"{scheduler.max_num_batched_tokens}",
-            _largest_batch(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, longest),
-        ),
-    ):
+    for settings, batch in _largest_batches(vllm_config):
         try:
             policy.plan(batch, View({}), state)
         except (LadderError, PolicyError) as error:
             raise ConfigError(
-                f"graphcache: policy {config.policy.name} can't serve vLLM's {setting}: {error}"
+                f"graphcache: policy {config.policy.name} can't serve vLLM's {settings}: {error}"
             ) from error
 
 
-def _largest_batch(sequences: int, tokens: int, longest: int) -> Batch:
-    """Return the batch of most tokens, of at most so many sequences, each of at most ``longest`` tokens."""
-    sequences = min(sequences, tokens)
-    tokens = min(tokens, sequences * longest)
-    each, more = divmod(tokens, sequences)
-    return Batch.of([each + 1] * more + [each] * (sequences - more))
+def _largest_batches(vllm_config: VllmConfig) -> Iterator[tuple[str, Batch]]:
+    """Yield the batches at vLLM's limits, and the settings that each follows from."""
+    scheduler = vllm_config.scheduler_config
+    longest, tokens = vllm_config.model_config.max_model_len, scheduler.max_num_batched_tokens
+    most = min(scheduler.max_num_seqs, tokens)
+    yield f"max_model_len {longest}", Batch.of([min(longest, tokens)])
+    each, more = divmod(min(tokens, most * longest), most)
+    settings = f"max_num_seqs {most} and max_num_batched_tokens {tokens}"
+    yield settings, Batch.of([each + 1] * more + [each] * (most - more))
+    if vllm_config.model_config.runner_type == "generate" and longest > 1:
+        yield f"max_num_seqs {most} and max_model_len {longest}", Batch((Sequence(1, longest - 1),) * most)
+        yield f"max_model_len {longest}", Batch((Sequence(min(tokens, longest - 1), 1),))
 
 
 def _config() -> Config:
     return load_config(Environment.read().policy or DEFAULT_POLICY)
 
 
-def _ladders(config: Config, vllm_config: VllmConfig) -> Ladders:
+def _policy(config: Config, vllm_config: VllmConfig) -> Policy:
     scheduler = vllm_config.scheduler_config
-    return config.ladders(max_tokens=scheduler.max_num_batched_tokens, max_rows=scheduler.max_num_seqs)
+    generates = vllm_config.model_config.runner_type == "generate"
+    ladders = config.ladders(
+        max_tokens=scheduler.max_num_batched_tokens,
+        max_rows=scheduler.max_num_seqs,
+        max_cached=vllm_config.model_config.max_model_len if generates else None,
+    )
+    policy = build_policy(config, ladders)
+    return Generation(policy, ladders) if generates else policy

@@ -8,12 +8,77 @@ from typing import NamedTuple
 import torch
 
 from graphcache.batch import Layout
-from graphcache.key import GraphKey
+from graphcache.key import GraphKey, MaskMode
+
+
+class StepTokens(NamedTuple):
+    """What vLLM schedules in one step, its sequences one behind the other.
+
+    ``ids`` (int32), ``positions`` and ``slots`` (int64, where each token lies in the KV cache) are
+    ``[tokens]``, ``blocks`` (int32, each sequence's blocks of the KV cache) is ``[sequences, width]``.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    slots: torch.Tensor
+    blocks: torch.Tensor
+
+
+class Inputs(NamedTuple):
+    """The inputs of one graph, ``[rows, seq_len]`` each; None where its kind or mode takes none.
+
+    ``segments`` (int32) tell a packed row's sequences apart; ``slots`` are written to the KV cache;
+    ``blocks`` ``[rows, width]`` are read from it.  In padding, ids and positions are 0, the segment is -1,
+    and slot and block are 0: vLLM keeps block 0 free of tokens.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    segments: torch.Tensor | None = None
+    slots: torch.Tensor | None = None
+    blocks: torch.Tensor | None = None
+
+    @classmethod
+    def padding(cls, key: GraphKey, block_size: int | None) -> Inputs:
+        """Return inputs that hold nothing but padding; ``block_size`` is None without a KV cache."""
+        shape = (key.rows, key.seq_len)
+        segments = torch.full(shape, -1, dtype=torch.int32) if key.mode is MaskMode.CUSTOM else None
+        slots = torch.zeros(shape, dtype=torch.int64) if block_size else None
+        blocks = None
+        if block_size and key.mode is MaskMode.PREFIX:
+            blocks = torch.zeros((key.rows, -(-key.kv_len // block_size)), dtype=torch.int32)
+        ids, positions = torch.zeros(shape, dtype=torch.int32), torch.zeros(shape, dtype=torch.int64)
+        return cls(ids, positions, segments, slots, blocks)
+
+    def given(self) -> tuple[torch.Tensor, ...]:
+        """Return those that the graph takes, in its order."""
+        return tuple(tensor for tensor in self if tensor is not None)
+
+    def fill(self, step: StepTokens, spans: Sequence[Span]) -> None:
+        """Copy the sequences of a launch in."""
+        for mine, theirs in (
+            (self.ids, step.ids),
+            (self.positions, step.positions),
+            (self.slots, step.slots),
+        ):
+            if mine is not None:
+                flat = mine.view(-1)
+                for _, source, target, length in spans:
+                    flat[target : target + length] = theirs[source : source + length]
+        if self.segments is not None:
+            flat = self.segments.view(-1)
+            for number, (_, _, target, length) in enumerate(spans):
+                flat[target : target + length] = number
+        if self.blocks is not None:
+            width = min(self.blocks.shape[1], step.blocks.shape[1])
+            for sequence, _, target, _ in spans:
+                self.blocks[target // self.ids.shape[1], :width] = step.blocks[sequence, :width]
 
 
 class Span(NamedTuple):
     """One sequence of a launch: ``length`` tokens, at ``source`` in the batch, ``target`` in the graph."""
 
+    sequence: int
     source: int
     target: int
     length: int
@@ -29,31 +94,19 @@ def spans(key: GraphKey, sequences: Sequence[int], layout: Layout, starts: Seque
         length = starts[sequence + 1] - starts[sequence]
         if layout is Layout.ROWS:
             target = row * key.seq_len
-        yield Span(starts[sequence], target, length)
+        yield Span(sequence, starts[sequence], target, length)
         target += length
-
-
-def fill(inputs: tuple[torch.Tensor, ...], batch: tuple[torch.Tensor, ...], cut: Sequence[Span]) -> None:
-    """Copy a launch's token ids and positions in, and number its segments where the graph takes them."""
-    for padded, tokens in zip(inputs, batch, strict=False):
-        flat = padded.view(-1)
-        for source, target, length in cut:
-            flat[target : target + length] = tokens[source : source + length]
-    for segments in inputs[len(batch) :]:
-        flat = segments.view(-1)
-        for number, (_, target, length) in enumerate(cut):
-            flat[target : target + length] = number
 
 
 def collect(hidden: torch.Tensor, output: torch.Tensor, cut: Sequence[Span]) -> None:
     """Copy a graph's hidden states ``[rows, seq_len, hidden]`` back to the batch's ``[tokens, hidden]``."""
     flat = output.view(-1, output.shape[-1])
-    for source, target, length in cut:
+    for _, source, target, length in cut:
         hidden[source : source + length] = flat[target : target + length]
 
 
 def visible(segments: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Return which keys each query may look at: its own segment's, up to its own position.
+    """Return which tokens of its row each token may look at: its own segment's, up to its own position.
 
     ``segments`` and ``positions`` are ``[rows, seq_len]``; the result is bool,
     ``[rows, 1, seq_len, seq_len]``.  Padding is a segment like any other, so that no row of the mask is
@@ -62,3 +115,11 @@ def visible(segments: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     same = segments[:, :, None] == segments[:, None, :]
     before = positions[:, :, None] >= positions[:, None, :]
     return (same & before)[:, None]
+
+
+def visible_cached(positions: torch.Tensor, kv_len: int) -> torch.Tensor:
+    """Return which of its sequence's first ``kv_len`` tokens each token may look at: those up to itself.
+
+    The result is bool, ``[rows, 1, seq_len, kv_len]``.
+    """
+    return (torch.arange(kv_len) <= positions[:, :, None])[:, None]

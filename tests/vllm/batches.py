@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,7 +27,9 @@ MAX_SEQUENCES = 8
 def prompts() -> list[list[dict[str, Any]]]:
     """Batches of 1 to 8 sequences of mixed lengths, with a lone token and a full bucket among them."""
     rng = np.random.default_rng(7)
-    lengths = [[1], [128]] + [rng.integers(1, 120, n).tolist() for n in range(1, MAX_SEQUENCES + 1)]
+    lengths = [[1], [128], [40, 3, 20]] + [
+        rng.integers(1, 120, n).tolist() for n in range(1, MAX_SEQUENCES + 1)
+    ]
     return [[{"prompt_token_ids": rng.integers(0, 256, n).tolist()} for n in batch] for batch in lengths]
 
 
@@ -55,21 +58,48 @@ def drop_causal() -> list[Any]:
 
 def shift_positions() -> list[Any]:
     """Put every token but the first one position too low (rotary embeddings can't see a shift of all)."""
-    from graphcache.vllm import runner
+    from graphcache.vllm import tokens
 
-    honest = runner.fill
+    honest = tokens.Inputs.fill
 
-    def shifted(inputs: Any, batch: Any, cut: Any) -> None:
-        honest(inputs, (batch[0], (batch[1] - 1).clamp(min=0)), cut)
+    def shifted(inputs: Any, step: Any, spans: Any) -> None:
+        honest(inputs, step._replace(positions=(step.positions - 1).clamp(min=0)), spans)
 
-    return [patch.object(runner, "fill", shifted)]
-
-
-TAMPERINGS = {"leak": leak, "drop-causal": drop_causal, "shift-positions": shift_positions}
+    return [patch.object(tokens.Inputs, "fill", shifted)]
 
 
-def run_policy(llm: Any, policy: str, tampering: str | None) -> tuple[np.ndarray, dict[str, Any]]:
-    """Embed all batches through a new cache of the running engine."""
+def swap_blocks() -> list[Any]:
+    """Read the KV cache of another sequence."""
+    from graphcache.vllm import tokens
+
+    honest = tokens.Inputs.fill
+
+    def swapped(inputs: Any, step: Any, spans: Any) -> None:
+        honest(inputs, step._replace(blocks=step.blocks.roll(1, dims=0)), spans)
+
+    return [patch.object(tokens.Inputs, "fill", swapped)]
+
+
+def see_too_much() -> list[Any]:
+    """Look at slots of the KV cache that no token of the sequence was written to yet."""
+    from graphcache.vllm import tokens
+
+    honest = tokens.visible_cached
+    return [patch.object(tokens, "visible_cached", lambda places, kv_len: honest(places + 9, kv_len))]
+
+
+TAMPERINGS = {
+    "leak": leak,
+    "drop-causal": drop_causal,
+    "shift-positions": shift_positions,
+    "swap-blocks": swap_blocks,
+    "see-too-much": see_too_much,
+}
+
+
+@contextmanager
+def new_cache(llm: Any, policy: str, tampering: str | None) -> Iterator[Any]:
+    """Give the running engine a new cache, and break what is named, while the context is open."""
     from graphcache.vllm import setup
 
     os.environ["GRAPHCACHE_POLICY"] = policy
@@ -78,7 +108,7 @@ def run_policy(llm: Any, policy: str, tampering: str | None) -> tuple[np.ndarray
     with ExitStack() as patches:
         for change in TAMPERINGS[tampering]() if tampering else []:
             patches.enter_context(change)
-        return embed(llm), runner.graphs.snapshot()
+        yield runner.graphs
 
 
 def embed(llm: Any, limit_tokens: int = MAX_TOKENS) -> np.ndarray:
@@ -106,6 +136,7 @@ def main() -> None:
         max_model_len=min(512, limit_tokens),
         max_num_batched_tokens=limit_tokens,
         max_num_seqs=MAX_SEQUENCES,
+        enforce_eager=True,  # stock vLLM compiles else, for a minute
         kv_cache_memory_bytes=64 * 2**20,
     )
     arrays: dict[str, np.ndarray] = {}
@@ -115,7 +146,8 @@ def main() -> None:
         if "GRAPHCACHE_PLATFORM" in os.environ:
             (stats["engine"],) = llm.collective_rpc("graphcache_stats")
     for name, policy, tampering in job["runs"]:
-        arrays[name], stats[name] = run_policy(llm, policy, tampering)
+        with new_cache(llm, policy, tampering) as graphs:
+            arrays[name], stats[name] = embed(llm), graphs.snapshot()
     np.savez(sys.argv[2], stats=json.dumps(stats), **arrays)
 
 

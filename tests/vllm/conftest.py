@@ -74,3 +74,18 @@ def run_batches(
         return arrays, json.loads(str(arrays.pop("stats")))
 
     return run
+
+
+@pytest.fixture(scope="session")
+def run_generation(
+    vllm_script: Script, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., dict[str, dict[str, Any]]]:
+    """Run a job of `generate.py`; return what came of each run."""
+
+    def run(job: dict[str, Any], **variables: str) -> dict[str, dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("generation")
+        (folder / "job.json").write_text(json.dumps(job))
+        vllm_script("generate.py", folder / "job.json", folder / "out.json", variables=variables)
+        return dict(json.loads((folder / "out.json").read_text()))
+
+    return run

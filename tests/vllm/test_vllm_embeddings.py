@@ -11,7 +11,13 @@ import pytest
 
 from graphcache.vllm.models import write_model
 
-POLICIES = ("static-mask", "static-causal", "dynamic-dual")
+POLICIES = {
+    "static-mask": "policy: static-mask",
+    "static-causal": "policy: static-causal",
+    "dynamic-dual": "policy: dynamic-dual",
+    "stand-ins": "policy: dynamic-dual, budget: {graphs: 3}, on_miss: fallback",
+    "rows": "policy: {name: adaptive, options: {layouts: [rows]}}",
+}
 CONTROLS = {
     "leaking mask": ("static-mask", "leak"),
     "causal term dropped from the mask": ("static-mask", "drop-causal"),
@@ -24,7 +30,7 @@ CASES = [
     ("llama", "float32"),
     pytest.param(("llama", "bfloat16"), marks=pytest.mark.slow),
 ]
-pytestmark = pytest.mark.parametrize("case", CASES, ids="-".join)
+pytestmark = [pytest.mark.parametrize("case", CASES, ids="-".join), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +61,7 @@ def embeddings(run_batches, tmp_path_factory):
 def _configuration(folder: Path, policy: str) -> str:
     path = folder / f"{policy}.yaml"
     path.write_text(
-        f"{{policy: {policy}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
+        f"{{{POLICIES[policy]}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
     )
     return str(path)
 
@@ -81,13 +87,17 @@ def test_a_wrong_graph_fails_the_comparison(embeddings, case, control):
 
 def test_each_policy_ran_the_graphs_it_stands_for(embeddings, case):
     _, stats = embeddings(case)
-    modes = {policy: {key.split("/")[1] for key in stats[policy]["keys"]} for policy in POLICIES}
-    assert modes == {
-        "static-mask": {"custom"},
-        "static-causal": {"causal"},
-        "dynamic-dual": {"custom", "causal"},
+    ran = {
+        policy: {key for key, counters in stats[policy]["keys"].items() if counters["runs"]}
+        for policy in POLICIES
     }
-    sequences = 2 + sum(range(1, 9))
-    assert stats["static-mask"]["total"]["runs"] == stats["static-mask"]["steps"] == 10
+    modes = {policy: {key.split("/")[1] for key in keys} for policy, keys in ran.items()}
+    assert modes["static-mask"] == {"custom"}
+    assert modes["static-causal"] == modes["rows"] == {"causal"}
+    assert modes["dynamic-dual"] == {"custom", "causal"}
+    assert {"1", "2", "4", "8"} <= {key.split("/")[2].split("x")[0] for key in ran["rows"]}
+    assert stats["stand-ins"]["total"]["fallbacks"] > 0
+    sequences = 2 + 3 + sum(range(1, 9))
+    assert stats["static-mask"]["total"]["runs"] == stats["static-mask"]["steps"] == 11
     assert stats["static-causal"]["total"]["runs"] == sequences
-    assert stats["dynamic-dual"]["total"]["runs"] == 10
+    assert stats["dynamic-dual"]["total"]["runs"] == 11

@@ -13,13 +13,17 @@ from graphcache.vllm import check_platform, check_version, platform
 from graphcache.vllm.models import write_model
 
 SERVED = {"plain": {}, "chunks of 100 tokens": {"max_num_batched_tokens": 100}}
+GENERATION = {"runner": "generate", "convert": "none", "max_num_batched_tokens": 100}
 REFUSED = {
-    "generation": ({"runner": "generate", "convert": "none"}, "--runner pooling"),
     "LoRA": ({"enable_lora": True}, "--enable-lora"),
     "float16": ({"dtype": "float16"}, "--dtype bfloat16"),
     "tensor parallel": ({"tensor_parallel_size": 2}, "tensor, pipeline and context parallel sizes to 1"),
     "pipeline parallel": ({"pipeline_parallel_size": 2}, "parallel sizes to 1"),
     "quantised KV cache": ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype"),
+    "KV cache of another dtype": (
+        {"dtype": "float32", "kv_cache_dtype": "bfloat16"},
+        "another dtype than the model's",
+    ),
     "quantised weights": ({"quantization": "fp8"}, "quantised weights are not supported"),
     "prompt embeddings": ({"enable_prompt_embeds": True}, "prompt embeddings are not supported"),
     "bidirectional attention": ({"hf_overrides": {"is_causal": False}}, "only decoder models"),
@@ -51,7 +55,15 @@ MISCONFIGURED = {
         {"max_num_seqs": 4},
         "max_num_seqs 4 and max_num_batched_tokens 512: .*set max_num_seqs to 1, or several: split",
     ),
+    "ladder of cached tokens too short": (
+        {"GRAPHCACHE_POLICY": "{policy: dynamic-dual, ladders: {decode: {kind: explicit, sizes: [256]}}}"},
+        GENERATION,
+        "max_model_len 512: length: 512 is above the ladder's top of 256",
+    ),
 }
+
+
+pytestmark = pytest.mark.timeout(900)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +87,7 @@ def configure(vllm_script, model, tmp_path_factory):
 def outcomes(configure, tmp_path_factory):
     folder = tmp_path_factory.mktemp("policies")
     cases = {name: [arguments, {}] for name, arguments in SERVED.items()}
+    cases["generation"] = [GENERATION, {}]
     cases |= {name: [arguments, {}] for name, (arguments, _) in REFUSED.items()}
     for name, (variables, arguments, _) in MISCONFIGURED.items():
         policy = variables.get("GRAPHCACHE_POLICY", "")
@@ -91,6 +104,13 @@ def test_prompts_run_whole(outcomes, name):
     assert outcomes[name] == (
         "worker=graphcache.vllm.worker.GraphCacheWorker prefix_caching=False chunked_prefill=False "
         "tokens=512 mode=NONE dtype=torch.bfloat16"
+    )
+
+
+def test_a_server_that_generates_keeps_prefixes_and_chunks(outcomes):
+    assert outcomes["generation"] == (
+        "worker=graphcache.vllm.worker.GraphCacheWorker prefix_caching=True chunked_prefill=True "
+        "tokens=100 mode=NONE dtype=torch.bfloat16"
     )
 
 

@@ -29,6 +29,9 @@ OVERRIDES = {
 NEW = {"GraphCacheWorker": {"graphcache_stats"}, "GraphCacheModelRunner": {"_batch", "warm"}}
 
 
+pytestmark = pytest.mark.timeout(900)
+
+
 @pytest.fixture(scope="module")
 def report(vllm_script):
     output = vllm_script("signatures.py", variables={"GRAPHCACHE_PLATFORM": "cpu"})

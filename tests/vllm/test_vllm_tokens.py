@@ -10,10 +10,11 @@ torch = pytest.importorskip("torch")
 
 from graphcache.batch import Layout  # noqa: E402
 from graphcache.key import GraphKey, MaskMode  # noqa: E402
-from graphcache.vllm.tokens import collect, fill, spans, visible  # noqa: E402
+from graphcache.vllm.tokens import Inputs, StepTokens, collect, spans, visible, visible_cached  # noqa: E402
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 layouts = st.sampled_from(Layout)
+BLOCK_SIZE = 4
 
 
 def starts_of(lengths: list[int]) -> list[int]:
@@ -30,20 +31,20 @@ def laid_out(lengths: list[int], layout: Layout, spare: int):
     key = key_for(lengths, layout, spare)
     starts = starts_of(lengths)
     cut = tuple(spans(key, range(len(lengths)), layout, starts))
-    shape = (key.rows, key.seq_len)
-    ids = torch.full(shape, -7, dtype=torch.int32)
-    positions = torch.zeros(shape, dtype=torch.int64)
-    segments = torch.full(shape, -1, dtype=torch.int32)
+    inputs = Inputs.padding(key, BLOCK_SIZE)
+    inputs.ids.fill_(-7)
     tokens = torch.arange(starts[-1], dtype=torch.int32) + 100
     places = torch.cat([torch.arange(length) for length in lengths])
-    fill((ids, positions, segments), (tokens, places), cut)
-    return cut, tokens, ids, positions, segments
+    blocks = torch.zeros(len(lengths), 3, dtype=torch.int32)
+    inputs.fill(StepTokens(tokens, places, tokens.long() * 2, blocks), cut)
+    return cut, tokens, inputs
 
 
 @settings(deadline=None)
 @given(lengths, layouts, st.integers(0, 3))
 def test_what_goes_in_comes_back_in_order(lengths, layout, spare):
-    cut, tokens, ids, _, segments = laid_out(lengths, layout, spare)
+    cut, tokens, (ids, _, segments, slots, _) = laid_out(lengths, layout, spare)
+    assert sorted(slots[slots > 0].tolist()) == (tokens * 2).tolist()
     back = torch.empty(len(tokens), 1, dtype=torch.int32)
     collect(back, ids[..., None], cut)
     assert back[:, 0].tolist() == tokens.tolist()
@@ -53,7 +54,7 @@ def test_what_goes_in_comes_back_in_order(lengths, layout, spare):
 @settings(deadline=None)
 @given(lengths, layouts, st.integers(0, 3))
 def test_a_token_sees_its_own_sequence_up_to_itself(lengths, layout, spare):
-    _, _, _, positions, segments = laid_out(lengths, layout, spare)
+    _, _, (_, positions, segments, _, _) = laid_out(lengths, layout, spare)
     mask = visible(segments, positions)
     rows, seq_len = segments.shape
     assert mask.shape == (rows, 1, seq_len, seq_len)
@@ -74,3 +75,40 @@ def test_a_launch_may_carry_some_sequences_in_any_order(lengths, order):
     cut = list(spans(GraphKey(1, 32), chosen, Layout.PACKED, starts))
     assert [span.source for span in cut] == [starts[sequence] for sequence in chosen]
     assert [span.target for span in cut] == [0, lengths[chosen[0]]]
+
+
+def test_rows_read_the_blocks_of_their_own_sequences():
+    key = GraphKey(4, 1, 10, MaskMode.PREFIX, "decode")
+    inputs = Inputs.padding(key, BLOCK_SIZE)
+    assert inputs.blocks.shape == (4, 3)
+    blocks = torch.tensor([[11, 12], [21, 22], [31, 32]], dtype=torch.int32)
+    tokens = torch.arange(3, dtype=torch.int32)
+    inputs.fill(
+        StepTokens(tokens, tokens.long(), tokens.long(), blocks),
+        tuple(spans(key, (2, 0), Layout.ROWS, [0, 1, 2, 3])),
+    )
+    assert inputs.blocks.tolist() == [[31, 32, 0], [11, 12, 0], [0, 0, 0], [0, 0, 0]]
+    assert inputs.ids.tolist() == [[2], [0], [0], [0]]
+
+
+def test_a_graph_takes_no_more_than_its_mode_needs():
+    sizes = {
+        (mode, block_size): len(Inputs.padding(GraphKey(1, 8, 8, mode), block_size).given())
+        for mode in (MaskMode.CAUSAL, MaskMode.CUSTOM, MaskMode.PREFIX)
+        for block_size in (None, BLOCK_SIZE)
+    }
+    assert sizes == {
+        (MaskMode.CAUSAL, None): 2,
+        (MaskMode.CAUSAL, BLOCK_SIZE): 3,
+        (MaskMode.CUSTOM, None): 3,
+        (MaskMode.CUSTOM, BLOCK_SIZE): 4,
+        (MaskMode.PREFIX, None): 2,
+        (MaskMode.PREFIX, BLOCK_SIZE): 4,
+    }
+
+
+def test_a_token_sees_the_cache_up_to_itself():
+    mask = visible_cached(torch.tensor([[2, 3], [0, 0]]), 5)
+    assert mask.shape == (2, 1, 2, 5)
+    assert mask.sum(dim=-1).flatten().tolist() == [3, 4, 1, 1]
+    assert mask[0, 0, 0].tolist() == [True, True, True, False, False]

@@ -1,0 +1,84 @@
+"""Generate greedily from seeded prompts through a real vLLM engine in this process; write what came out.
+
+    python generate.py JOB.json OUT.json
+
+A job names the model's directory, vLLM's arguments, how many tokens to generate, and runs as `batches.py`
+takes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from batches import new_cache
+
+
+def prompts() -> list[dict[str, Any]]:
+    """Sixteen prompts of mixed lengths, among them some that share a long beginning."""
+    rng = np.random.default_rng(3)
+    shared = rng.integers(0, 256, 70).tolist()
+    prompts = [rng.integers(0, 256, n).tolist() for n in (1, 5, 32, 33, 64, 90, 128, 150, 199, 17)]
+    prompts += [shared + rng.integers(0, 256, n).tolist() for n in (1, 2, 30, 60, 90, 5)]
+    return [{"prompt_token_ids": prompt} for prompt in prompts]
+
+
+def generate(llm: Any, new_tokens: int) -> dict[str, Any]:
+    """Generate twice (the second time finds its prefixes); return tokens, and what that took.
+
+    ``grown_bytes`` is by how much the process's largest resident size has grown.
+    """
+    from vllm import SamplingParams
+
+    greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
+    longest = llm.model_config.max_model_len - new_tokens
+    fitting = [prompt for prompt in prompts() if len(prompt["prompt_token_ids"]) <= longest]
+    before, bytes_before = preemptions(llm), resident_bytes()
+    tokens = [
+        list(output.outputs[0].token_ids)
+        for _ in range(2)
+        for output in llm.generate(fitting, greedy, use_tqdm=False)
+    ]
+    return {
+        "tokens": tokens,
+        "preemptions": preemptions(llm) - before,
+        "grown_bytes": resident_bytes() - bytes_before,
+    }
+
+
+def preemptions(llm: Any) -> int:
+    """Count the sequences that had to give their KV blocks up since the engine started."""
+    return sum(metric.value for metric in llm.get_metrics() if metric.name == "vllm:num_preemptions")
+
+
+def resident_bytes() -> int:
+    """Return the largest size that this process has had."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    job = json.loads(Path(sys.argv[1]).read_text())
+    from vllm import LLM
+
+    llm = LLM(
+        model=job["model"], dtype="float32", disable_log_stats=False, enforce_eager=True, **job["engine"]
+    )
+    runs: dict[str, Any] = {}
+    if not job["runs"]:
+        runs["engine"] = generate(llm, job["new_tokens"])
+        if "GRAPHCACHE_PLATFORM" in os.environ:
+            (runs["engine"]["stats"],) = llm.collective_rpc("graphcache_stats")
+    for name, policy, tampering in job["runs"]:
+        llm.reset_prefix_cache()
+        with new_cache(llm, policy, tampering) as graphs:
+            runs[name] = generate(llm, job["new_tokens"]) | {"stats": graphs.snapshot()}
+    Path(sys.argv[2]).write_text(json.dumps(runs))
+
+
+if __name__ == "__main__":
+    main()
