@@ -41,18 +41,33 @@ def run(task: str, root: Path, arguments: dict[str, Any], prefix: Sequence[str] 
 
 
 def write_and_die(root: Path, arguments: dict[str, Any]) -> None:
-    """Write an entry, and be killed at one of its steps."""
+    """Write an entry into each of some stores, in a process each, and be killed at one of the steps."""
+    ends = []
+    for name, step, times in arguments["deaths"]:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_die_at(root / name, step, times, arguments))
+        _, status = os.waitpid(pid, 0)
+        ends.append(os.waitstatus_to_exitcode(status))
+    print(json.dumps(ends))
+
+
+def _die_at(root: Path, at: str, times: int, arguments: dict[str, Any]) -> int:
     left: list[int] = []
 
     def die(step: str) -> None:
-        if left and step == arguments["step"]:
+        if left and step == at:
             left[0] -= 1
             if left[0] == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    store = open_store(arguments["store"], root, on_step=die)
-    left.append(arguments["times"])  # from here on: opening a new store writes too
-    entries.put(store, 0, arguments["version"], arguments["nbytes"])
+    try:
+        store = open_store(arguments["store"], root, on_step=die)
+        left.append(times)  # from here on: opening a new store writes too
+        entries.put(store, 0, arguments["version"], arguments["nbytes"])
+    except Exception:
+        return FAILED
+    return 0
 
 
 def herd(root: Path, arguments: dict[str, Any]) -> None:

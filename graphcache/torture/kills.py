@@ -19,6 +19,7 @@ from graphcache.torture.outcome import Broke, Plan, expect
 from graphcache.torture.planted import open_store
 
 _PAYLOAD_BYTES = 2_500_000
+_OLD_VERSION = 1
 _COMPETITORS = 8
 _HANG_SECONDS = 1.5
 
@@ -26,19 +27,23 @@ _HANG_SECONDS = 1.5
 def killed_at_each_step(root: Path, plan: Plan) -> str:
     """Kill a writer at each step of a write, of a new entry and of one that replaces another."""
     points = [(step, 1) for step in STEPS] + [("payload", 2), ("payload", 3)]
-    for step, times in points:
-        for old in (None, 1):
-            _killed_at(root / f"{step}-{times}-{old}", plan, step, times, old)
+    deaths = [
+        (f"{step}-{times}-{old}", step, times, old) for step, times in points for old in (None, _OLD_VERSION)
+    ]
+    for name, _, _, old in deaths:
+        if old is not None:
+            with open_store("sound", root / name) as store:
+                entries.put(store, 0, old, _PAYLOAD_BYTES)
+    told = {"store": plan.store, "deaths": [death[:3] for death in deaths]}
+    status, ends = child.run("write_and_die", root, {**told, "version": 2, "nbytes": _PAYLOAD_BYTES})
+    expect(status == 0, f"the writers could not be started: {ends}")
+    for (name, step, _, old), end in zip(deaths, ends, strict=True):
+        expect(end == -signal.SIGKILL, f"the writer was to die at {step!r}, and ended with {end}")
+        _expect_survived(root / name, plan, step, old)
     return f"{len(points)} steps, for a new entry and one that is replaced"
 
 
-def _killed_at(root: Path, plan: Plan, step: str, times: int, old: int | None) -> None:
-    if old is not None:
-        with open_store("sound", root) as store:
-            entries.put(store, 0, old, _PAYLOAD_BYTES)
-    told = {"step": step, "times": times, "version": 2, "nbytes": _PAYLOAD_BYTES, "store": plan.store}
-    status, said = child.run("write_and_die", root, told)
-    expect(status == -signal.SIGKILL, f"the writer was to die at {step!r}, and ended with {status}: {said}")
+def _expect_survived(root: Path, plan: Plan, step: str, old: int | None) -> None:
     with open_store(plan.store, root) as store:
         try:
             version = entries.check(store, 0)
