@@ -46,9 +46,9 @@ def batches_of_two(steps, first=0):
 
 @pytest.mark.parametrize("policy", [DynamicDual, StaticMask, StaticCausal])
 def test_batches_that_never_come_again_are_not_kept(policy):
-    cache = GraphCache(policy(LADDERS), InlineSupplier(FakeBackend()), learner=CostLearner())
+    cache = GraphCache(policy(LADDERS), InlineSupplier(FakeBackend()))
     cache.warm()
-    serve(cache, batches_of_two(2 * GraphCache.MEMO_ENTRIES))
+    serve(cache, batches_of_two(GraphCache.MEMO_ENTRIES + 500))
     assert len(cache._memo) <= GraphCache.MEMO_ENTRIES
     assert len(cache._bound) <= GraphCache.MEMO_ENTRIES
 
