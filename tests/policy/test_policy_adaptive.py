@@ -139,8 +139,8 @@ def test_it_follows_a_shift_of_traffic_within_a_bounded_regret():
 
 
 def test_the_last_graph_of_a_live_shape_is_never_given_up_for_another():
-    # One long batch in a hundred; room for two graphs, of which one has to serve the long ones.
-    stream = mixture(4000, {number(1024, False): 1, number(128, True): 50, number(256, True): 50})
+    # One long batch, and then short ones that would gain much from a second graph of their own.
+    stream = [number(1024, False), *mixture(2000, {number(128, True): 50, number(256, True): 50})]
     stated = problem(stream, Budget(2))
     schedule, _ = play(Adaptive(LADDERS), stated)
     held: set[int] = set()
