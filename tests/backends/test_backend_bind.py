@@ -93,7 +93,8 @@ def test_a_dtype_that_torch_does_not_have_is_refused(dtype: str) -> None:
 
 def test_inputs_are_checked_and_the_wrong_one_is_named() -> None:
     check = InputCheck([Spec.of(torch.zeros(2)), Spec("torch.int64", (None, 3), (3, 1))])
-    check([torch.zeros(2), torch.zeros(5, 3, dtype=torch.int64)])
+    for rows in (5, 5, 7, 5):
+        check([torch.zeros(2), torch.zeros(rows, 3, dtype=torch.int64)])
     with pytest.raises(ConfigError, match=r"input 1 .*float32.*int64"):
         check([torch.zeros(2), torch.zeros(5, 3)])
     with pytest.raises(ConfigError, match=r"1 .*2 tensors"):
