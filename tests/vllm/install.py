@@ -17,8 +17,14 @@ TORCH = "torch==2.13.0"
 
 
 def pip(*arguments: str) -> None:
-    """Run pip in this interpreter and stop on its first error."""
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", *arguments], check=True)
+    """Run pip in this interpreter, and stop on its first error.
+
+    What it says where it succeeds is kept back: it would only call the requirements left out an error.
+    """
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}")
 
 
 def remaining_requirements() -> list[str]:
@@ -35,7 +41,9 @@ def remaining_requirements() -> list[str]:
 
 
 def main() -> None:
+    print(f"installing {TORCH}")
     pip(TORCH, "packaging")
+    print(f"installing {VLLM}, and what text models need beside it")
     pip("--no-deps", VLLM)
     pip(TORCH, *remaining_requirements())
 
