@@ -79,7 +79,8 @@ class Subject:
         Raises:
             Inapplicable: neither gives any.
         """
-        for giver in (self.backend, getattr(self.backend, "program", None)):
+        givers: tuple[Any, ...] = (self.backend, getattr(self.backend, "program", None))
+        for giver in givers:
             if hasattr(giver, "inputs"):
                 return tuple(giver.inputs(key))
         raise Inapplicable("the backend has no program to take inputs from")

@@ -55,7 +55,7 @@ class Entry:
         Exception: the compiler's own, and dynamo's where the module does not make one graph.
     """
 
-    __slots__ = ("_call", "compiles", "key")
+    __slots__ = ("_call", "_compiled", "_entry", "_key")
 
     def __init__(
         self,
@@ -65,17 +65,28 @@ class Entry:
         options: Mapping[str, Any],
         watch: Watch,
     ) -> None:
-        self.key = key
-        self.compiles = 0
+        # Dynamo keeps every backend it was given for ever: this one must not hold the entry.
+        seen: list[None] = []
 
         def counted(graph: Any, inputs: Any) -> Any:
-            if self.compiles and watch.frozen:
+            if seen and watch.frozen:
                 raise watch.forbidden(key, SAME_INPUTS)
             compiled = compiler(graph, inputs, **options)
-            self.compiles += 1
+            seen.append(None)
             return compiled
 
-        self._call = torch.compile(_own_code(module), backend=counted, fullgraph=True, dynamic=False)
+        self._key = key
+        self._compiled = seen
+        self._entry = _own_code(module)
+        self._call = torch.compile(self._entry, backend=counted, fullgraph=True, dynamic=False)
+
+    def compiles(self) -> int:
+        """Return how often it was compiled."""
+        return len(self._compiled)
+
+    def free(self) -> None:
+        """Give up what was compiled."""
+        torch._dynamo.eval_frame.remove_from_cache(self._entry)
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the module, compiling it for inputs that it does not know."""
@@ -87,7 +98,7 @@ class Entry:
         except FailOnRecompileLimitHit as error:
             limit = torch._dynamo.config.recompile_limit
             raise CompileError(
-                self.key, f"torch's recompile_limit of {limit} for one graph is met: {error}"
+                self._key, f"torch's recompile_limit of {limit} for one graph is met: {error}"
             ) from error
 
 
@@ -185,13 +196,17 @@ class DynamoBackend:
             )
         if run is None:
             raise LoadError(f"{key}: what {self._compiler_name} compiles does not outlive its process")
-        return Graph(run, nbytes=self._nbytes(key), close=lambda: self._drop(key))
+        return Graph(run, nbytes=self._nbytes(key), close=lambda: self._let_go(key, run))
+
+    def _let_go(self, key: GraphKey, graph: Watched) -> None:
+        graph.free()
+        self._drop(key)
 
     def _run_once(self, key: GraphKey) -> Watched:
         inputs = self.program.inputs(key)
         entry = Entry(key, self.program.module(key), self._compiler, self.options, self._watch)
         entry(*inputs)
-        return Watched(key, entry, inputs, meter=lambda: entry.compiles, watch=self._watch)
+        return Watched(key, entry, inputs, meter=entry.compiles, free=entry.free, watch=self._watch)
 
     def _restored(self, key: GraphKey, payload: bytes) -> Watched:
         from torch._dynamo.utils import counters

@@ -13,7 +13,7 @@ from graphcache.stats import Stats
 
 logger = logging.getLogger("graphcache")
 
-SAME_INPUTS = "the inputs are the same: something else that the code depends on changed, or was let go"
+SAME_INPUTS = "the inputs are the same, not what else the code depends on (TORCH_LOGS=recompiles tells)"
 
 Describe = Callable[[Any], str]
 """Says what of an input a graph is compiled for."""
@@ -89,14 +89,15 @@ class Watch:
 class Watched:
     """One key's callable, which compiles when it is called with what it does not know.
 
-    ``inputs`` are those that it was compiled for, and ``meter`` tells how much has been compiled by now.
+    ``inputs`` are those that it was compiled for, ``meter`` tells how much has been compiled by now, and
+    ``free`` gives up what the callable holds.
 
     Raises on a call:
         FrozenError: the inputs differ, and the cache is frozen.
         Exception: the callable's own.
     """
 
-    __slots__ = ("_call", "_describe", "_key", "_meter", "_watch", "expected")
+    __slots__ = ("_call", "_describe", "_key", "_meter", "_watch", "expected", "free")
 
     def __init__(
         self,
@@ -106,8 +107,10 @@ class Watched:
         *,
         meter: Callable[[], int],
         watch: Watch,
+        free: Callable[[], None] = lambda: None,
         describe: Describe = describe,
     ) -> None:
+        self.free = free
         self.expected = [describe(value) for value in inputs]
         self._key = key
         self._call = call

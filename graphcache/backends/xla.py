@@ -84,11 +84,15 @@ class Revived:
 
     __slots__ = ("_call", "_key", "_make", "_watch")
 
-    def __init__(self, key: GraphKey, make: Callable[[], Callable[..., Any]], watch: Watch) -> None:
+    def __init__(self, key: GraphKey, make: Callable[[], Entry], watch: Watch) -> None:
         self._key = key
         self._make = make
         self._call = make()
         self._watch = watch
+
+    def free(self) -> None:
+        """Give up the callable; the executable stays in torch-xla's own cache until that is full."""
+        self._call.free()
 
     def __call__(self, *inputs: Any) -> Any:
         """Run the graph."""
@@ -121,6 +125,9 @@ class Traced:
         self._module = module
         self._watch = watch
         self._known: set[bytes] = set()
+
+    def free(self) -> None:
+        """Hold nothing that could be given up."""
 
     def __call__(self, *inputs: Any) -> Any:
         """Record the operations, and have them compiled and run."""
@@ -244,7 +251,9 @@ class XlaBackend:
         compiled = compiles() - before
         if compiled > 1:
             self._watch.report(key, f"it makes {compiled} graphs, not one", 0.0, compiled - 1)
-        watched = Watched(key, call, inputs, meter=compiles, watch=self._watch, describe=describe_sharded)
+        watched = Watched(
+            key, call, inputs, meter=compiles, watch=self._watch, free=call.free, describe=describe_sharded
+        )
         return Artifact(live=watched, reused=not compiled)
 
     def load(self, key: GraphKey, artifact: Artifact) -> Graph:
@@ -255,9 +264,13 @@ class XlaBackend:
         """
         if artifact.live is None:
             raise LoadError(f"{key}: a graph of torch-xla does not outlive its process")
-        return Graph(artifact.live, nbytes=self._nbytes(key), close=lambda: self._drop(key))
+        return Graph(artifact.live, nbytes=self._nbytes(key), close=lambda: self._let_go(key, artifact.live))
 
-    def _callable(self, key: GraphKey) -> Callable[..., Any]:
+    def _let_go(self, key: GraphKey, graph: Watched) -> None:
+        graph.free()
+        self._drop(key)
+
+    def _callable(self, key: GraphKey) -> Traced | Revived:
         module = self.program.module(key)
         if self._compiler is None:
             return Traced(key, module, self._watch)
