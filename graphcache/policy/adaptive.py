@@ -300,13 +300,21 @@ class Adaptive:
         if key not in market.number or any(k not in market.number for k in candidates):
             return candidates[0]
         held = [market.number[k] for k in view.resident if k in market.number]
-        spared = self._spared(market, held)
+        spared = self._spared(market, held) | {
+            market.number[k] for k in candidates if _fresh(state.demand, k)
+        }
         able = [market.number[k] for k in candidates if market.number[k] not in spared]
         amounts = expect(state.demand, market.number[key])
         graph = market.number[key]
         able = able or [market.number[k] for k in candidates]
         gone = min(able, key=lambda g: market.seconds(amounts, [*(h for h in held if h != g), graph]))
         return market.graphs[gone]
+
+
+def _fresh(demand: Demand, key: GraphKey) -> bool:
+    """Say whether a resident graph came in at this very step: its compile must not have been for nothing."""
+    mark = demand.marks.get(key)
+    return mark is not None and mark.step == demand.step
 
 
 def _launch(ask: Ask, resident: Mapping[GraphKey, int], market: Market) -> Launch | None:

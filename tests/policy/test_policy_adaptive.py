@@ -46,7 +46,14 @@ def test_every_schedule_is_feasible_and_none_beats_the_optimum(stream, budget, c
     assert paid.seconds >= cost(stated, exact_schedule(stated)).seconds - 1e-6
 
 
-@given(STREAMS, st.integers(1100, 6000))
+@given(STREAMS)
+@settings(max_examples=30)
+def test_one_place_is_enough_to_serve_everything(stream):
+    schedule, _ = play(Adaptive(LADDERS), problem(stream, Budget(1)))
+    assert len(schedule.served) == len(stream)
+
+
+@given(STREAMS, st.integers(2100, 6000))
 @settings(max_examples=40)
 def test_a_budget_of_bytes_is_kept(stream, nbytes):
     costs = TableCosts(nbytes=1)
