@@ -151,13 +151,15 @@ def learn_ladder(histogram: Histogram, sizes: int) -> Ladder:
         interval[:j, j] += (single[j] - single[:j]) * histogram.single_seconds[top]
     least = np.full(count + 1, np.inf)
     least[0] = 0.0
-    cuts = []
+    cuts, totals = [], []
     for _ in range(min(sizes, count)):
         through = least[:, None] + interval
         cuts.append(through.argmin(axis=0))
         least = through.min(axis=0)
+        totals.append(float(least[count]))
+    used = totals.index(min(totals)) + 1  # where a longer graph is faster, fewer sizes can be better
     tops, end = [], count
-    for cut in reversed(cuts):
+    for cut in reversed(cuts[:used]):
         tops.append(histogram.sizes[end - 1])
         end = int(cut[end])
     return Ladder(reversed(tops))
