@@ -40,3 +40,8 @@ class Environment:
             snapshots=Path(snapshots) if snapshots else None,
             shared_metrics=bool(variables.get("PROMETHEUS_MULTIPROC_DIR")),
         )
+
+
+def hand_down_snapshots(directory: Path) -> None:
+    """Tell the processes that this one starts where snapshots are written."""
+    os.environ["GRAPHCACHE_SNAPSHOTS"] = str(directory)

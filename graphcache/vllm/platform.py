@@ -9,6 +9,8 @@ from vllm.logger import init_logger
 from vllm.platforms.cpu import CpuPlatform
 from vllm.platforms.interface import PlatformEnum
 
+from graphcache.config.environment import Environment, hand_down_snapshots
+from graphcache.snapshots import make_directory
 from graphcache.vllm import check_version
 
 if TYPE_CHECKING:  # vllm.config imports the platform, and this module with it
@@ -52,6 +54,8 @@ class GraphCachePlatform(CpuPlatform):
             if vllm_config.model_config.runner_type == "pooling":
                 _run_prompts_whole(vllm_config)
             check_policy(vllm_config)
+            if Environment.read().snapshots is None:  # in the front end, whose workers inherit it
+                hand_down_snapshots(make_directory())
         vllm_config.compilation_config.mode = CompilationMode.NONE
         # Wrapped, vLLM's own ops would be opaque calls in an exported graph.
         vllm_config.compilation_config.ir_enable_torch_wrap = False

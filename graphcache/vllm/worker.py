@@ -13,6 +13,10 @@ from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import CompilationTimes
 
 import graphcache.vllm.norm  # noqa: F401  (registers the layer before a model is built)
+from graphcache.cache import GraphCache
+from graphcache.config.environment import Environment
+from graphcache.exporter import SharedMetrics
+from graphcache.snapshots import publish
 from graphcache.vllm.runner import GraphCacheModelRunner
 
 
@@ -29,6 +33,7 @@ class GraphCacheWorker(CPUWorker):
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Load or compile the policy's graphs, then hold the cache to what it has."""
         times = super().compile_or_warm_up_model()
+        _publish(self.model_runner.graphs, self.rank)
         compile_seconds = self.model_runner.warm()
         return CompilationTimes(times.language_model + compile_seconds, times.encoder)
 
@@ -46,6 +51,14 @@ class GraphCacheWorker(CPUWorker):
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         """Allocate as usual: vLLM sends platforms from outside to an accelerator's allocator."""
         return nullcontext()
+
+
+def _publish(graphs: GraphCache, rank: int) -> None:
+    """Let the front end see what this worker's cache counts."""
+    environment = Environment.read()
+    if environment.snapshots is not None:
+        also = SharedMetrics().update if environment.shared_metrics else None
+        publish(graphs, environment.snapshots, rank, also)
 
 
 def _bind_threads(local_rank: int) -> None:
