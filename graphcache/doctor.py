@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphcache._version import CODEGEN_VERSION, __version__
+from graphcache.backends.xla_probe import recorded
 from graphcache.errors import StoreError
 from graphcache.store.files import EntryFiles
 from graphcache.store.format import FORMAT_VERSION, NewerFormatError
@@ -27,6 +28,8 @@ from graphcache.store.private import distrusted
 
 LOW_SPACE_BYTES = 1 << 30
 CLOCK_SKEW_SECONDS = 60.0
+TORCH_XLA = "xla"
+"""Where in a store's directory the ``xla`` backend is best told to keep what is its own."""
 
 
 class Level(StrEnum):
@@ -52,7 +55,18 @@ def diagnose(path: Path, now: Callable[[], float] = time.time) -> list[Finding]:
         level = Level.FAULT if path.exists() else Level.WARNING
         return [Finding("directory", level, f"{path} {there}"), *_versions()]
     findings: list[Finding] = []
-    for check in (_owner, _ancestors, _format, _mount, _space, _index, _entries, _leftovers, _compiling):
+    for check in (
+        _owner,
+        _ancestors,
+        _format,
+        _mount,
+        _space,
+        _index,
+        _entries,
+        _leftovers,
+        _compiling,
+        _torch_xla,
+    ):
         try:
             findings.extend(check(path))
         except (OSError, StoreError, sqlite3.Error) as error:
@@ -162,6 +176,13 @@ def _compiling(path: Path) -> Iterator[Finding]:
     owners = {name: locks.owner(name) for name in _names(locks.directory)}
     held = [f"{name[:12]} by process {owner.pid} of {owner.host}" for name, owner in owners.items() if owner]
     yield Finding("compiling", Level.OK, ", ".join(held) or "nothing")
+
+
+def _torch_xla(path: Path) -> Iterator[Finding]:
+    """Tell whether executables outlive their process, where the ``xla`` backend's ``cache_dir`` is here."""
+    for where, found in recorded(path / TORCH_XLA).items():
+        level = Level.OK if found.persists else Level.WARNING
+        yield Finding("torch-xla", level, f"{where}: persists: {str(found.persists).lower()}; {found.reason}")
 
 
 def _probe(path: Path, now: Callable[[], float]) -> Iterator[Finding]:
