@@ -7,7 +7,7 @@ costs, a graph's bytes) enters a decision only through here, after all have told
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +71,10 @@ class AgreedSupplier:
         self._calls = 0
         self._here: dict[GraphKey, Supplied] = {}
         self._failed: dict[GraphKey, Failed] = {}
+
+    def prepare(self, keys: Iterable[GraphKey]) -> int:
+        """Do on this rank what can be done before serving."""
+        return self._supplier.prepare(keys)
 
     def fetch(self, key: GraphKey) -> Supplied:
         """Load or compile one graph on every rank.

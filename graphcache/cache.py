@@ -369,6 +369,7 @@ class GraphCache:
         if self._closed:
             raise ClosedError("the cache was closed")
         wanted = list(self.policy.warm_keys() if keys is None else keys)
+        self.supplier.prepare(wanted)
         keys = ordered(wanted, WarmOrder(order), self._key_value)
         return warm(self, keys, self._clock, deadline_seconds, progress)
 

@@ -30,7 +30,7 @@ MAY_USE = {
 }
 """The parts, and what each may use beside the core and itself: they meet in the cache, not in each other."""
 
-TOPS = {"cli": set(), "vllm": {"run", "bench"}}
+TOPS = {"cli": {"__main__"}, "vllm": {"run", "bench"}}
 """What nothing imports but those named, which run a whole server."""
 
 USE_TORCH = ("backends", "vllm", "bench")

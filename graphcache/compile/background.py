@@ -13,7 +13,7 @@ from pathlib import Path
 
 from graphcache.backends.protocol import Artifact, Detachable, Job
 from graphcache.compile.flights import Flight, Flights, Made, Stage, Urgency
-from graphcache.compile.inline import Exclusive, InlineSupplier
+from graphcache.compile.inline import Exclusive, Failures, InlineSupplier
 from graphcache.compile.process import Limits, WorkerProcess
 from graphcache.compile.protocol import Failed, Supplied
 from graphcache.errors import ClosedError, ConfigError, HostError, LoadError, WorkerError
@@ -53,6 +53,7 @@ class BackgroundSupplier(InlineSupplier):
         value: Callable[[GraphKey], float] = lambda key: 0.0,
         clock: Callable[[], float] = time.monotonic,
         forget_seconds: float = 300.0,
+        failures: Failures | None = None,
         retries: int = 2,
         backoff_seconds: float = 5.0,
     ) -> None:
@@ -67,6 +68,7 @@ class BackgroundSupplier(InlineSupplier):
             exclusive=exclusive,
             clock=clock,
             forget_seconds=forget_seconds,
+            failures=failures,
         )
         self._retries = retries
         self._backoff_seconds = backoff_seconds

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
 
 from graphcache.backends.protocol import Artifact, Backend, Graph
 from graphcache.compile.protocol import Failed, Supplied
 from graphcache.compile.single_flight import SingleFlight
-from graphcache.errors import CompileError, CorruptError, HostError, LoadError, StoreError, StoreFullError
+from graphcache.errors import (
+    CompileError,
+    ConfigError,
+    CorruptError,
+    HostError,
+    LoadError,
+    StoreError,
+    StoreFullError,
+)
 from graphcache.fingerprint import Facts, entry_digest, facts, namespace_digest
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
@@ -85,11 +94,28 @@ class Shelf:
                 self._stats.fault("store-delete", error)
 
 
+class Failures(Protocol):
+    """Where failed compiles are remembered for other processes: a store's ledger."""
+
+    def failure(self, digest: str, compiler: str, ttl_seconds: float) -> Any:
+        """Return the failure of this very compiler if it is not too old, with its ``message``, or None."""
+        ...
+
+    def remember_failure(self, digest: str, compiler: str, message: str) -> None:
+        """Note that this version of the compiler failed on an entry."""
+        ...
+
+    def forget_failure(self, digest: str) -> None:
+        """Forget a failure: the compile worked."""
+        ...
+
+
 class InlineSupplier:
     """Fetches each graph while its caller waits: one at a time per key, the store before the compiler.
 
     ``exclusive`` returns, for an entry's digest, a context that only one process of this host enters at a
-    time.  A compile that failed is remembered for ``forget_seconds`` of ``clock``.
+    time.  A compile that failed is remembered for ``forget_seconds`` of ``clock``, and in ``failures`` for
+    other processes.
     """
 
     background = False
@@ -104,6 +130,7 @@ class InlineSupplier:
         exclusive: Exclusive | None = None,
         clock: Callable[[], float] = time.monotonic,
         forget_seconds: float = 300.0,
+        failures: Failures | None = None,
     ) -> None:
         self.backend = backend
         self.stats = stats or Stats()
@@ -113,6 +140,12 @@ class InlineSupplier:
         self._forget_seconds = forget_seconds
         self._flight: SingleFlight[Supplied] = SingleFlight()
         self._failures: dict[GraphKey, tuple[float, CompileError]] = {}
+        self._ledger = failures
+        self._compiler = dict(self.shelf.facts).get("compiler", "")
+
+    def prepare(self, keys: Iterable[GraphKey]) -> int:
+        """Do nothing: what compiles in line is traced in line."""
+        return 0
 
     def fetch(self, key: GraphKey) -> Supplied:
         """Load or compile one graph, and wait for it.
@@ -164,6 +197,8 @@ class InlineSupplier:
             graph: Graph = self.backend.load(key, artifact)
             seconds = self._clock() - began
             self.shelf.put(key, artifact, seconds)
+            if self._ledger is not None:
+                self._ledger.forget_failure(self.shelf.digest(key))
         return Supplied(key, graph, "load" if artifact.reused else "compile", seconds)
 
     def _compile(self, key: GraphKey) -> Artifact:
@@ -175,12 +210,17 @@ class InlineSupplier:
     def _remember(self, key: GraphKey, cause: Exception) -> CompileError:
         error = CompileError(key, cause)
         self._failures[key] = (self._clock() + self._forget_seconds, error)
+        if self._ledger is not None and not isinstance(cause, ConfigError):  # that is mended by hand
+            self._ledger.remember_failure(self.shelf.digest(key), self._compiler, str(cause))
         return error
 
     def _raise_remembered(self, key: GraphKey) -> None:
         until, error = self._failures.get(key, (0.0, None))
-        if error is None:
-            return
-        if self._clock() < until:
+        if error is not None and self._clock() < until:
             raise error
-        del self._failures[key]
+        self._failures.pop(key, None)
+        if error is None and self._ledger is not None:
+            digest = self.shelf.digest(key)
+            known = self._ledger.failure(digest, self._compiler, self._forget_seconds)
+            if known is not None:
+                raise CompileError(key, f"{known.message} (remembered from another process)")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from graphcache.backends.protocol import Graph
@@ -37,6 +37,10 @@ class Supplier(Protocol):
     """Whether ``request`` works beside the steps; else the cache fetches upgrades in line."""
     due: bool
     """Whether the next step must call ``ready``; looked at on the hit path, so a plain attribute is best."""
+
+    def prepare(self, keys: Iterable[GraphKey]) -> int:
+        """Do before serving what would hold up a step that asks for these; return for how many it was due."""
+        ...
 
     def fetch(self, key: GraphKey) -> Supplied:
         """Load or compile one graph, and wait for it; called on the runner's thread.

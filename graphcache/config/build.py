@@ -31,6 +31,7 @@ from graphcache.profiles import load_profile
 from graphcache.recorded import RecordedCache
 from graphcache.runs import RunLog
 from graphcache.stats import Stats
+from graphcache.store.disk import DiskStore
 from graphcache.store.open import Opened, open_store
 from graphcache.trace.record import StepRecorder
 
@@ -122,23 +123,28 @@ def build_cache(
     )
     if isinstance(backend, Watching):
         backend.watch(cache)
-    if opened and config.store and not config.store.read_only:
-        _keep_journal(cache, config, opened, namespace, manifest)
+    if opened and isinstance(opened.disk, DiskStore):
+        _keep_journal(cache, config.policy.name, opened.disk, namespace, manifest)
+    if opened:
+        cache.at_close(opened.close)
     return cache
 
 
 def _keep_journal(
-    cache: GraphCache, config: Config, opened: Opened, namespace: str, manifest: Mapping[str, Any] | None
+    cache: GraphCache, policy: str, disk: DiskStore, namespace: str, manifest: Mapping[str, Any] | None
 ) -> None:
     """Keep counters and manifest in the store, from time to time and when the cache is closed."""
-    ledger, policy = opened.disk.ledger, config.policy.name
+    ledger = disk.ledger
 
     def save_manifest() -> None:
         ledger.save_manifest(namespace, policy, write_manifest(cache, manifest))
 
-    journal = Journal([RunLog(ledger, cache, policy).flush, save_manifest], cache.stats)
+    def count_faults() -> None:
+        for reason, count in tuple(disk.faults.items()):
+            cache.stats.errors[f"store-{reason}"] = count
+
+    journal = Journal([count_faults, RunLog(ledger, cache, policy).flush, save_manifest], cache.stats)
     cache.at_close(journal.close)
-    cache.at_close(opened.close)
 
 
 def check_config(source: str | Path) -> Ladders:
@@ -170,14 +176,16 @@ def _supplier(
 ) -> InlineSupplier:
     """Build what fetches graphs: in worker processes where those are asked for and the backend can."""
     store, exclusive = (opened.store, opened.locks.turn) if opened else (None, None)
+    failures = opened.disk.ledger if opened and isinstance(opened.disk, DiskStore) else None
     if not config.workers or (config.compile.workers is None and not hasattr(backend, "job")):
-        return InlineSupplier(backend, store, stats=stats, exclusive=exclusive)
+        return InlineSupplier(backend, store, stats=stats, exclusive=exclusive, failures=failures)
     limits = Limits(config.compile.max_seconds, config.compile.max_bytes, config.compile.nice)
     return BackgroundSupplier(
         cast(Detachable, backend),
         store,
         stats=stats,
         exclusive=exclusive,
+        failures=failures,
         workers=config.workers,
         limits=limits,
         value=value,

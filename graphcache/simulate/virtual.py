@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphcache.backends.protocol import Graph
 from graphcache.compile.protocol import Failed, Supplied
@@ -59,6 +59,10 @@ class VirtualSupplier:
     def stored(self, key: GraphKey) -> bool:
         """Say no: a simulation starts with an empty store."""
         return False
+
+    def prepare(self, keys: Iterable[GraphKey]) -> int:
+        """Do nothing: a simulation traces no model."""
+        return 0
 
     def request(self, key: GraphKey) -> None:
         """Begin a compile as soon as the one before is done."""

@@ -9,9 +9,10 @@ from fakes import FakeBackend
 
 from graphcache.compile.inline import InlineSupplier
 from graphcache.compile.single_flight import SingleFlight
-from graphcache.errors import CompileError, CorruptError, LoadError, StoreError, StoreFullError
+from graphcache.errors import CompileError, ConfigError, CorruptError, LoadError, StoreError, StoreFullError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
+from graphcache.store.ledger import Ledger, MemoryTable
 from graphcache.store.memory import MemoryStore
 
 KEY, OTHER = GraphKey(1, 128), GraphKey(1, 256)
@@ -173,3 +174,32 @@ def test_one_flight_at_a_time_per_key_and_none_kept():
         assert first.result() == 1
         assert {other.result() for other in others} <= {1, 2, 3}
     assert flights._flights == {}
+
+
+def test_a_failed_compile_is_remembered_for_other_processes_until_it_expires():
+    now = [1000.0]
+    ledger = Ledger(MemoryTable(), clock=lambda: now[0])
+
+    def fail(key):
+        raise RuntimeError("internal compiler error")
+
+    with pytest.raises(CompileError):
+        supplier(FakeBackend(on_compile=fail), failures=ledger).fetch(KEY)
+    other = FakeBackend()
+    with pytest.raises(CompileError, match=r"internal compiler error \(remembered from another process\)"):
+        supplier(other, failures=ledger).fetch(KEY)
+    assert other.compiles.total() == 0
+    assert supplier(other, failures=ledger).fetch(OTHER).source == "compile"
+    now[0] += 300
+    assert supplier(other, failures=ledger).fetch(KEY).source == "compile"
+    assert ledger.failures() == {}, "a compile that worked did not forget the failure"
+
+
+def test_what_the_user_mends_by_hand_is_not_remembered_for_other_processes():
+    def fail(key):
+        raise ConfigError("cxx: install the package g++")
+
+    ledger = Ledger(MemoryTable())
+    with pytest.raises(CompileError, match=r"g\+\+"):
+        supplier(FakeBackend(on_compile=fail), failures=ledger).fetch(KEY)
+    assert ledger.failures() == {}
