@@ -6,7 +6,9 @@ import json
 import random
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 from graphcache.bench.children import run_all
 from graphcache.bench.graphs import sample_graphs
@@ -22,10 +24,11 @@ def graph_keys(graphs: int, kind: str) -> list[GraphKey]:
     return [GraphKey(1, 16 << index // 2, mode=modes[index % 2], kind=kind) for index in range(graphs)]
 
 
-def measure(processes: int = 8, graphs: int = 16) -> dict[str, int]:
+def measure(processes: int = 8, graphs: int = 16) -> dict[str, Any]:
     """Have processes ask for the same graphs on an empty store, each in an order of its own.
 
-    Returns ``processes``, ``graphs``, ``compiles`` and ``loads``, the last two summed over the processes.
+    Returns ``processes``, ``graphs``, and summed over the processes ``compiles``, ``loads`` and ``faults``
+    of the store by reason.
 
     Raises:
         GraphCacheError: a process failed.
@@ -33,8 +36,15 @@ def measure(processes: int = 8, graphs: int = 16) -> dict[str, int]:
     with tempfile.TemporaryDirectory(prefix="graphcache-bench-") as directory:
         jobs = [{"store": f"{directory}/store", "graphs": graphs, "seed": seed} for seed in range(processes)]
         told = run_all("graphcache.bench.concurrent", jobs, {"OMP_NUM_THREADS": "1"})
-    counts = {f"{source}s": sum(sources.count(source) for sources in told) for source in ("compile", "load")}
-    return {"processes": processes, "graphs": graphs, **counts}
+    sources = Counter(source for each in told for source in each["sources"])
+    faults = sum((Counter(each["faults"]) for each in told), Counter())
+    return {
+        "processes": processes,
+        "graphs": graphs,
+        "compiles": sources["compile"],
+        "loads": sources["load"],
+        "faults": dict(faults),
+    }
 
 
 def main() -> None:
@@ -45,7 +55,8 @@ def main() -> None:
     with sample_graphs(Path(job["store"]), SMALL) as graphs:
         for key in keys:
             graphs[key]
-        print(json.dumps([graphs.supplied[key].source for key in keys]))
+        sources = [graphs.supplied[key].source for key in keys]
+        print(json.dumps({"sources": sources, "faults": graphs.stats.errors}))
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from graphcache.compile.protocol import Supplied
 from graphcache.config import Environment
 from graphcache.costs import Measured
 from graphcache.key import GraphKey
+from graphcache.stats import Stats
 from graphcache.store.open import Opened, open_store
 
 
@@ -38,15 +39,19 @@ class FlexBackend(InductorBackend):
 
 
 class SampleGraphs:
-    """Graphs of one sample model; ``supplied`` tells where each came from, and what that took."""
+    """Graphs of one sample model; ``supplied`` tells where each came from, and what that took.
+
+    ``stats`` counts faults of the store.
+    """
 
     def __init__(self, program: SampleProgram, opened: Opened | None = None) -> None:
         self.program = program
         self.supplied: dict[GraphKey, Supplied] = {}
+        self.stats = Stats()
         store, turn = (opened.store, opened.locks.turn) if opened else (None, None)
         backend = InductorBackend(program)
-        self._plain = InlineSupplier(backend, store, exclusive=turn)
-        self._flex = InlineSupplier(FlexBackend(program), store, exclusive=turn)
+        self._plain = InlineSupplier(backend, store, stats=self.stats, exclusive=turn)
+        self._flex = InlineSupplier(FlexBackend(program), store, stats=self.stats, exclusive=turn)
         self.described = (
             f"torch {torch.__version__}, {torch.get_num_threads()} threads on both sides of every ratio,"
             f" {backend.target.march}, {backend.target.isa}"

@@ -211,6 +211,8 @@ def _print_concurrent(found: Found) -> None:
         f"{found['processes']} processes, {found['graphs']} graphs:"
         f" {found['compiles']} compiles, {found['loads']} loads"
     )
+    for reason, count in found["faults"].items():
+        print(f"  {reason}: {count}")
 
 
 def _print_stall(found: Found) -> None:
