@@ -40,7 +40,6 @@ READ_ENVIRONMENT = {
     "graphcache.config.environment",
     "graphcache.backends.target",  # CXX, the compiler's own variable
     "graphcache.backends.xla",  # torch-xla's own variables
-    "graphcache.backends.xla",  # those of torch-xla
     "graphcache.doctor",  # the same as the first
     "graphcache.compile.process",  # all of it, for the compile worker that it starts
     "graphcache.run",  # all of it, for the engine that it starts
