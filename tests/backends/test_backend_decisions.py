@@ -10,6 +10,8 @@ from graphcache.backends.dynamo import DynamoBackend
 from graphcache.backends.eager import EagerBackend
 from graphcache.backends.inductor import InductorBackend
 
+pytestmark = pytest.mark.timeout(1800)
+
 MAKERS = {
     "eager": EagerBackend,
     "inductor": InductorBackend,
