@@ -192,8 +192,17 @@ class InductorBackend:
         return {name: found[original].detach() for name, original in names.items()}
 
     def _bind(self, loaded: _Loaded, bound: dict[str, Any]) -> None:
+        if _same_memory(loaded.bound, bound):  # and binding anew would leave memory behind
+            return
         loaded.runner.update_constant_buffer(bound, False, True, user_managed=True)
         loaded.bound = bound
+
+
+def _same_memory(bound: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Say whether these are the tensors that are bound: what is bound keeps its memory from being reused."""
+    return bound.keys() == found.keys() and all(
+        bound[name].data_ptr() == tensor.data_ptr() for name, tensor in found.items()
+    )
 
 
 def _callable(runner: Any, check: InputCheck, outputs: Any) -> Callable[..., Any]:

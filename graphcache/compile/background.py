@@ -207,7 +207,8 @@ class BackgroundSupplier(InlineSupplier):
     def _compiled_by(self, worker: WorkerProcess, flight: Flight) -> Made:
         if flight.job is None:
             raise ClosedError(f"{flight.key} was never traced")
-        with self._exclusive(self.shelf.digest(flight.key)):
+        with self._exclusive(self.shelf.digest(flight.key)) as turn:
+            self.note_turn(turn)
             made_meanwhile = self._stored(flight.key)
             if made_meanwhile:
                 return made_meanwhile

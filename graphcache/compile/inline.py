@@ -188,7 +188,8 @@ class InlineSupplier:
 
     def _compiled(self, key: GraphKey) -> Supplied:
         self._raise_remembered(key)
-        with self._exclusive(self.shelf.digest(key)):
+        with self._exclusive(self.shelf.digest(key)) as turn:
+            self.note_turn(turn)
             made_meanwhile = self._loaded(key)
             if made_meanwhile:
                 return made_meanwhile
@@ -200,6 +201,12 @@ class InlineSupplier:
             if self._ledger is not None:
                 self._ledger.forget_failure(self.shelf.digest(key))
         return Supplied(key, graph, "load" if artifact.reused else "compile", seconds)
+
+    def note_turn(self, turn: object) -> None:
+        """Count why this process compiles without the turn to do so, if it does."""
+        reason = getattr(turn, "reason", "").partition(":")[0]
+        if reason:
+            self.stats.errors[f"lock-{reason}"] += 1
 
     def _compile(self, key: GraphKey) -> Artifact:
         try:

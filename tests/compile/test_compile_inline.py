@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from graphcache.errors import CompileError, ConfigError, CorruptError, LoadError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.ledger import Ledger, MemoryTable
+from graphcache.store.lock import Turn
 from graphcache.store.memory import MemoryStore
 
 KEY, OTHER = GraphKey(1, 128), GraphKey(1, 256)
@@ -203,3 +205,9 @@ def test_what_the_user_mends_by_hand_is_not_remembered_for_other_processes():
     with pytest.raises(CompileError, match=r"g\+\+"):
         supplier(FakeBackend(on_compile=fail), failures=ledger).fetch(KEY)
     assert ledger.failures() == {}
+
+
+def test_a_compile_without_the_turn_to_do_so_is_counted_by_its_reason():
+    supply = supplier(exclusive=lambda digest: nullcontext(Turn(False, True, "holder_hangs")))
+    assert supply.fetch(KEY).source == "compile"
+    assert supply.stats.errors == {"lock-holder_hangs": 1}
