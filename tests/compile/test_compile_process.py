@@ -72,7 +72,7 @@ def test_a_worker_killed_between_jobs_is_started_again(worker: WorkerProcess) ->
     worker.run(Job("worker_tasks:echo", b""))
     pid = worker.pid or 0
     os.kill(pid, signal.SIGKILL)
-    until(lambda: gone(pid))
+    until(lambda: worker.pid is None)
     assert worker.run(Job("worker_tasks:echo", b"on")) == b"on"
 
 

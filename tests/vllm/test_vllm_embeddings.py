@@ -15,7 +15,7 @@ POLICIES = {
     "static-mask": "policy: static-mask",
     "static-causal": "policy: static-causal",
     "dynamic-dual": "policy: dynamic-dual",
-    "stand-ins": "policy: dynamic-dual, budget: {graphs: 3}, on_miss: fallback",
+    "stand-ins": "policy: dynamic-dual, budget: {graphs: 1}, on_miss: fallback",
     "rows": "policy: {name: adaptive, options: {layouts: [rows]}}",
 }
 CONTROLS = {
