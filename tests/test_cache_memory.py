@@ -54,7 +54,7 @@ def test_batches_that_never_come_again_are_not_kept(policy):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1200)
 def test_ten_million_lookups_take_no_memory():
     cache = GraphCache(DynamicDual(LADDERS), InlineSupplier(FakeBackend()), learner=CostLearner())
     cache.warm()
@@ -86,7 +86,7 @@ def test_graphs_that_come_and_go_take_no_memory(evict_unit):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1200)
 def test_compiled_graphs_that_come_and_go_ten_thousand_times_take_no_memory(tmp_path):
     from graphcache.backends.inductor import InductorBackend
     from graphcache.bench.concurrent import SMALL

@@ -111,7 +111,7 @@ def test_the_command_prints_a_table_or_json(no_children, run):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(1200)
 def test_a_restart_of_real_processes(tmp_path):
     found = measure(2, small=True, with_vllm=False, directory=tmp_path)
     assert list(found) == FIELDS
