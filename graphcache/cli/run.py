@@ -55,8 +55,8 @@ def run(
         float | None,
         typer.Option(
             min=0.01,
-            help="Stretch arrivals until one sequence a step would keep the engine busy that share of the time."
-            " By default 0.3 for a generated trace, and a recorded one's own arrivals.",
+            help="Stretch arrivals until one sequence a step would keep the engine busy that share of time;"
+            " 0.3 for a generated trace, a recorded one's own arrivals if left out.",
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
