@@ -53,7 +53,7 @@ class Job:
 class Result:
     """What one engine did: seconds of each step, and what its cache counted.
 
-    ``compile_seconds`` and ``load_seconds`` include the warm-up; ``snapshot`` is the cache's own.
+    ``snapshot`` is the cache's own at the end, ``warm`` the totals it had before the first request.
     """
 
     policy: str
@@ -64,10 +64,15 @@ class Result:
     step_seconds: list[float]
     start_seconds: float
     snapshot: dict[str, Any] = field(repr=False)
+    warm: dict[str, float] = field(repr=False)
 
     def row(self) -> dict[str, Any]:
-        """Return the figures of the table, as plain values; p50 and p99 are of steps, in seconds."""
+        """Return the figures of the table, as plain values; p50 and p99 are of steps, in seconds.
+
+        Loads and compiles are those of the warm-up too; hits, fallbacks and stalls of the requests alone.
+        """
         total = self.snapshot["total"]
+        served = {name: total[name] - self.warm[name] for name in ("hits", "fallbacks", "stalls")}
         ordered = sorted(self.step_seconds)
         running = sum(ordered)
         return {
@@ -75,7 +80,8 @@ class Result:
             "max_num_seqs": self.max_num_seqs,
             "requests": self.requests,
             "steps": len(ordered),
-            **{name: total[name] for name in ("hits", "loads", "compiles", "fallbacks", "stalls")},
+            **served,
+            **{name: total[name] for name in ("loads", "compiles")},
             "compile_seconds": total["compile_seconds"],
             "start_seconds": self.start_seconds,
             "run_seconds": running,

@@ -44,7 +44,9 @@ def test_no_request_that_fits_is_an_error_that_names_the_limit(tmp_path):
 def test_the_row_adds_up():
     counters = {"hits": 3, "loads": 1, "compiles": 2, "fallbacks": 0, "stalls": 0, "compile_seconds": 7.0}
     snapshot = {"total": counters, "resident": {"a": 1, "b": 2}, "resident_bytes": 3}
-    row = Result("p", 4, 1.0, 3, 300, [0.1, 0.3, 0.2], 5.0, snapshot).row()
+    warm = {"hits": 1, "fallbacks": 0, "stalls": 0}
+    row = Result("p", 4, 1.0, 3, 300, [0.1, 0.3, 0.2], 5.0, snapshot, warm).row()
+    assert (row["hits"], row["loads"], row["compiles"]) == (2, 1, 2)
     assert row["steps"] == 3
     assert row["run_seconds"] == pytest.approx(0.6)
     assert row["tokens_per_second"] == pytest.approx(500)

@@ -36,6 +36,7 @@ def main() -> None:
     stretch = requests.calibrate() if job.load else job.stretch
     emit({"event": "ready", "stretch": stretch})
     before = len(requests.step_seconds)
+    (warm,) = engine.collective_rpc("graphcache_stats")
     requests.run(stretch, lambda done: emit({"event": "done", "done": done, "of": len(job.prompt_tokens)}))
     (snapshot,) = engine.collective_rpc("graphcache_stats")
     result = Result(
@@ -47,6 +48,7 @@ def main() -> None:
         step_seconds=requests.step_seconds[before:],
         start_seconds=start_seconds,
         snapshot=snapshot,
+        warm=warm["total"],
     )
     emit({"event": "result", "result": asdict(result)})
 
