@@ -29,14 +29,18 @@ class Entry:
         return {"digest": self.digest, **asdict(self.record), "uses": self.uses}
 
 
+def chosen_store(path: Path | None) -> Path:
+    """Return the store that is meant: the one given, else ``GRAPHCACHE_STORE``, else the user's own."""
+    return Path(os.path.expanduser(path or Environment.read().store or default_path()))
+
+
 def store_directory(path: Path | None) -> Path:
-    """Return the store to look at: the one given, else ``GRAPHCACHE_STORE``, else the user's own.
+    """Return the store to look at, as `chosen_store` does.
 
     Raises:
         StoreError: there is no such directory.
     """
-    where = path or Environment.read().store or default_path()
-    where = Path(os.path.expanduser(where))
+    where = chosen_store(path)
     if not where.exists():
         raise StoreError(f"{os.fspath(where)!r}: no such store")
     return where

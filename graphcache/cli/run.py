@@ -69,12 +69,12 @@ def run(
     The first run compiles; the next one finds the artifacts in the store.  Waiting for arrivals is
     skipped, not waited for.
     """
+    from graphcache.listing import chosen_store
     from graphcache.run import default_model, jobs
-    from graphcache.store.private import default_path
     from graphcache.trace import SOURCES
 
     stream, left_out = _stream(trace, requests, max_model_len, seed)
-    directory = store or default_path()
+    directory = chosen_store(store)
     planned = jobs(
         stream,
         policy or POLICIES,

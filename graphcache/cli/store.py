@@ -199,11 +199,10 @@ def _print_explanation(explanation: Explanation) -> None:
 
 def doctor(store: StoreOption = None, as_json: AsJson = False) -> None:
     """Check a store and its surroundings: exit 0 if it can be used, 1 if not."""
-    from graphcache.config import Environment
     from graphcache.doctor import Level, diagnose, worst
-    from graphcache.store.private import default_path
+    from graphcache.listing import chosen_store
 
-    path = store or Environment.read().store or default_path()
+    path = chosen_store(store)
     findings = diagnose(path)
     if as_json:
         print_json([finding._asdict() for finding in findings])
@@ -252,6 +251,7 @@ def import_(
 
     from graphcache.bytesize import format_bytes, parse_bytes
     from graphcache.errors import ConfigError
+    from graphcache.listing import chosen_store
     from graphcache.store.bundle import import_bundle, open_bundle_file
     from graphcache.store.open import open_store
     from graphcache.store.sealed import read_key_files
@@ -260,7 +260,7 @@ def import_(
         raise ConfigError.of("--key-file", None, "a key file, or --unsealed if you trust the bundle's maker")
     keys = read_key_files(key_file) if key_file else None
     source = nullcontext(sys.stdin.buffer) if str(bundle) == "-" else open_bundle_file(bundle)
-    with source as file, closing(open_store(store, key_files=key_file or ())) as opened:
+    with source as file, closing(open_store(chosen_store(store), key_files=key_file or ())) as opened:
         carried = import_bundle(file, opened.store, keys=keys, max_bytes=parse_bytes(max_bytes, "max-bytes"))
     print(f"{carried.entries} graphs, {format_bytes(carried.nbytes)}", file=sys.stderr)
 

@@ -146,6 +146,16 @@ def test_every_command_works_on_a_store_in_use(store, run, tmp_path):
         assert not server.faults
 
 
+def test_a_bundle_goes_into_the_store_that_the_environment_names(store, run, tmp_path, monkeypatch):
+    assert run("export", tmp_path / "bundle", "--store", store).code == 0
+    monkeypatch.setenv("GRAPHCACHE_STORE", str(tmp_path / "other"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert run("import", tmp_path / "bundle", "--unsealed").code == 0
+    with DiskStore(tmp_path / "other") as other:
+        assert len(list(other.scan())) == len(KEYS)
+    assert not (tmp_path / "home").exists()
+
+
 def test_torture(run, tmp_path, monkeypatch):
     monkeypatch.setattr(torture_run, "CHECKS", {"fault": lambda root, plan: f"{plan.kills} kills"})
     monkeypatch.setattr(torture_run, "PLANTED", {})
