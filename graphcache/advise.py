@@ -12,7 +12,6 @@ import numpy as np
 import yaml
 
 from graphcache.costs import Costs
-from graphcache.errors import ConfigError
 from graphcache.eviction.lfu import Lfu
 from graphcache.eviction.lru import Lru
 from graphcache.eviction.protocol import Eviction
@@ -21,6 +20,7 @@ from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
 from graphcache.learned_ladder import Histogram, learn_ladder
 from graphcache.optimum import Bound, bound
+from graphcache.picture import new_figure, save_figure
 from graphcache.policy.adaptive import Adaptive
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders, Policy
@@ -289,11 +289,7 @@ def plot(advice: Advice, path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, or a path that can't be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: matplotlib is missing; install 'vllm-graphcache[plot]'") from None
-    figure = Figure(figsize=(9, 7), layout="constrained")
+    figure = new_figure(9, 7)
     axes = figure.add_subplot()
     names = [f"{trial.choice} ({trial.choice.ladder})" for trial in advice.trials]
     running = [float(trial.run.run_seconds.sum()) for trial in advice.trials]
@@ -306,7 +302,4 @@ def plot(advice: Advice, path: Path) -> None:
     axes.set_xlabel(f"seconds at a budget of {format_budget(advice.budget)}")
     axes.set_title(advice.steps.name)
     axes.legend(frameon=False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"plot: {path} can't be written: {error}") from None
+    save_figure(figure, path)

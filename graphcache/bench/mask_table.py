@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from graphcache.bench.masks import BATCH_FORMS, LONE_FORMS, Row
-from graphcache.errors import ConfigError
 from graphcache.key import GraphKey, MaskMode
+from graphcache.picture import new_figure, save_figure
 from graphcache.profiles import load_profile
 
 PUBLISHED = "tenstorrent-qwen3-embedding-4b"
@@ -76,22 +76,15 @@ def plot(rows: Sequence[Row], path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, no such kind of picture, or a path that can't be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: matplotlib is missing; install 'vllm-graphcache[plot]'") from None
     panels = list(dict.fromkeys((row.scope, row.sequences) for row in rows))
     scopes = list(dict.fromkeys(scope for scope, _ in panels))
     wide = max(sum(panel[0] == scope for panel in panels) for scope in scopes)
-    figure = Figure(figsize=(3.5 * wide, 3.5 * len(scopes)), layout="constrained")
+    figure = new_figure(3.5 * wide, 3.5 * len(scopes))
     axes = figure.subplots(len(scopes), wide, squeeze=False)
     for line, scope in zip(axes, scopes, strict=True):
         for panel, (_, sequences) in zip(line, [p for p in panels if p[0] == scope], strict=False):
             _draw(panel, scope, sequences, [r for r in rows if (r.scope, r.sequences) == (scope, sequences)])
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"plot: {path} can't be written: {error}") from None
+    save_figure(figure, path)
 
 
 def _draw(axes: Any, scope: str, sequences: int, rows: Sequence[Row]) -> None:

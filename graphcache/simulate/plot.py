@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from graphcache.errors import ConfigError
+from graphcache.picture import new_figure, save_figure
 from graphcache.simulate.options import format_budget
 from graphcache.simulate.report import Report
 from graphcache.simulate.run import Run
@@ -21,11 +21,7 @@ def plot(report: Report, path: Path) -> None:
     Raises:
         ConfigError: matplotlib is not installed, no such kind of picture, or a path that can't be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("plot: matplotlib is missing; install 'vllm-graphcache[plot]'") from None
-    figure = Figure(figsize=(9, 5), layout="constrained")
+    figure = new_figure(9, 5)
     axes = figure.add_subplot()
     if len(report.optima) > 1:
         _lines(axes, report)
@@ -33,10 +29,7 @@ def plot(report: Report, path: Path) -> None:
         _bars(axes, report)
     axes.set_title(f"{report.scenario.steps.name}: {len(report.scenario.steps)} steps")
     figure.legend(loc="outside right upper", frameon=False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"plot: {path} can't be written: {error}") from None
+    save_figure(figure, path)
 
 
 def _lines(axes: Any, report: Report) -> None:
