@@ -260,17 +260,25 @@ class EntryFiles:
     @contextmanager
     def _temporary(self) -> Iterator[tuple[int, Path]]:
         """Make a locked file in the store; it is gone afterwards, unless it was renamed."""
-        path = self.root / "temporary" / secrets.token_hex(16)
-        mode = 0o666 if self._shared else 0o600
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+        descriptor, path = self._create_locked()
         try:
-            with suppress(OSError):  # a file system without locks: the sweep leaves such files alone
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor, path
         finally:
             os.close(descriptor)
             with suppress(OSError):
                 path.unlink()
+
+    def _create_locked(self) -> tuple[int, Path]:
+        mode = 0o666 if self._shared else 0o600
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            path = self.root / "temporary" / secrets.token_hex(16)
+            descriptor = os.open(path, flags, mode)
+            with suppress(OSError):  # a file system without locks: the sweep leaves such files alone
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.fstat(descriptor).st_nlink:
+                return descriptor, path
+            os.close(descriptor)  # another process swept it away before it was locked
 
 
 def _write_all(descriptor: int, data: memoryview) -> None:

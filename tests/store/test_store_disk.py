@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import os
 import shutil
 import socket
@@ -206,6 +207,28 @@ def test_the_quarantine_keeps_the_last_few(root: Path, disk: DiskStore) -> None:
     (root / "quarantine" / "directory").mkdir()
     assert disk.files.sweep() >= 3
     assert disk.files.quarantined() <= QUARANTINE_KEEPS + 1
+
+
+@pytest.mark.parametrize("first_use", [True, False], ids=["a new store", "a write"])
+def test_a_file_swept_before_it_is_locked_costs_nothing(
+    root: Path, monkeypatch: pytest.MonkeyPatch, first_use: bool
+) -> None:
+    real, swept = fcntl.flock, []
+
+    def sweep_first(descriptor: int, operation: int) -> None:
+        if operation == fcntl.LOCK_EX and not swept:
+            swept.extend(path.unlink() for path in (root / "temporary").iterdir())
+        real(descriptor, operation)
+
+    if not first_use:
+        DiskStore(root, fsync=False).close()
+    monkeypatch.setattr(fcntl, "flock", sweep_first)
+    with DiskStore(root, fsync=False) as disk:
+        monkeypatch.setattr(disk.files, "prepare", lambda: pytest.fail("the file was lost"))
+        disk.put(*entry(1))
+        assert disk.get(entry(1)[0])
+    assert swept == [None]
+    assert names(root, "temporary") == []
 
 
 @pytest.mark.parametrize("kind", ["symlink", "dangling", "directory", "fifo", "socket"])
