@@ -12,6 +12,14 @@ settings.load_profile("graphcache")
 Ran = namedtuple("Ran", "code out err")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_store(tmp_path_factory):
+    """Keep the tests, and each process that they start, out of the user's store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GRAPHCACHE_STORE", str(tmp_path_factory.mktemp("user") / "store"))
+        yield
+
+
 @pytest.fixture
 def run(capsys, monkeypatch, tmp_path):
     """Run one command in this process, with the store of the test; returns its exit code and output."""
