@@ -13,6 +13,12 @@ FAMILIES = ("qwen3", "llama")
 VOCABULARY = 512
 HEAD_DIM = 64
 
+CHAT = (
+    "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+"""How a conversation becomes a prompt: a line for each message."""
+
 
 def write_model(
     directory: str | Path,
@@ -27,6 +33,7 @@ def write_model(
 ) -> Path:
     """Write a model's configuration, random weights (float32) and a byte tokenizer; return the directory.
 
+    The tokenizer takes conversations too, for models that chat.
     Weights are normal with standard deviation ``std``, wide enough that attention matters: among weights of
     a thousandth, the wrong mask can't be seen in the output.
 
@@ -75,4 +82,5 @@ def _write_tokenizer(directory: str | Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")
+    fast.chat_template = CHAT
     fast.save_pretrained(directory)

@@ -1,0 +1,16 @@
+"""The models that are written on the spot."""
+
+from __future__ import annotations
+
+from transformers import AutoTokenizer
+
+from graphcache.vllm.models import write_model
+
+
+def test_a_written_model_takes_texts_and_conversations(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(write_model(tmp_path / "model", layers=1))
+    text = "two words, and \u00e9"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}]
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert prompt == "system: be brief\nuser: why?\nassistant: "
