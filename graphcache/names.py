@@ -70,6 +70,7 @@ POLICIES = NameTable(
         "static-mask": "graphcache.policy.static_mask:StaticMask",
         "static-causal": "graphcache.policy.static_causal:StaticCausal",
         "dynamic-dual": "graphcache.policy.dynamic_dual:DynamicDual",
+        "rows-causal": "graphcache.policy.rows_causal:RowsCausal",
         "adaptive": "graphcache.policy.adaptive:Adaptive",
     },
 )

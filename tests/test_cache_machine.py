@@ -24,6 +24,7 @@ from graphcache.ladder import Ladder
 from graphcache.miss import OnMiss
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
+from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 from graphcache.stats import Stats
@@ -60,7 +61,7 @@ class FaultyStore:
 
 class CacheMachine(RuleBasedStateMachine):
     @initialize(
-        policy=st.sampled_from([StaticMask, StaticCausal, DynamicDual]),
+        policy=st.sampled_from([StaticMask, StaticCausal, DynamicDual, RowsCausal]),
         eviction=st.sampled_from([Lru, Lfu]),
         graphs=st.integers(1, 3),
         nbytes=st.sampled_from([None, None, 200, 1000]),

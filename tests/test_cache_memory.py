@@ -16,6 +16,7 @@ from graphcache.costs import CostLearner
 from graphcache.ladder import Ladder
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
+from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 from graphcache.store.memory import MemoryStore
@@ -44,7 +45,7 @@ def batches_of_two(steps, first=0):
         yield Batch.of([1 + number // 8000, 1 + number % 8000])
 
 
-@pytest.mark.parametrize("policy", [DynamicDual, StaticMask, StaticCausal])
+@pytest.mark.parametrize("policy", [DynamicDual, StaticMask, StaticCausal, RowsCausal])
 def test_batches_that_never_come_again_are_not_kept(policy):
     cache = GraphCache(policy(LADDERS), InlineSupplier(FakeBackend()))
     cache.warm()

@@ -21,6 +21,7 @@ from graphcache.optimum.exact import exact_schedule
 from graphcache.policy.adaptive import Adaptive
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Budget, Ladders
+from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 from graphcache.problem import cost
@@ -39,7 +40,7 @@ COSTS = CostTable(
     nominal=PaddedWork(compile_seconds=30),
 )
 PACKING = [StaticMask, DynamicDual, Adaptive]
-POLICIES = [*PACKING, StaticCausal]
+POLICIES = [*PACKING, StaticCausal, RowsCausal]
 BATCHES = st.lists(st.lists(st.integers(1, 80), min_size=1, max_size=3), min_size=1, max_size=40)
 BUDGETS = st.builds(Budget, st.integers(1, 6), st.none() | st.integers(512, 1200))
 
@@ -76,7 +77,7 @@ def summary(run):
 # -- laws -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", [StaticMask, DynamicDual, StaticCausal])
+@pytest.mark.parametrize("policy", [StaticMask, DynamicDual, StaticCausal, RowsCausal])
 @given(batches=BATCHES)
 def test_unbounded_misses_are_the_distinct_graphs(policy, batches):
     run = drive(scenario_of(batches), policy(LADDERS), Budget())

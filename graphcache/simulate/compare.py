@@ -15,7 +15,7 @@ from graphcache.errors import ConfigError
 from graphcache.miss import OnMiss
 from graphcache.names import EVICTIONS, POLICIES
 from graphcache.optimum import bound
-from graphcache.policy.protocol import Budget, Ladders, Policy
+from graphcache.policy.protocol import Budget, Policy
 from graphcache.simulate.options import format_budget
 from graphcache.simulate.report import Report
 from graphcache.simulate.run import Run, drive
@@ -55,10 +55,11 @@ class Candidate:
             ConfigError: a file that is no configuration.
         """
         if self.is_file:
-            return build_policy(load_config(Path(self.policy)), Ladders(scenario.ladder))
+            return build_policy(load_config(Path(self.policy)), scenario.ladders)
         eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
-        ladders = Ladders(scenario.ladder)
-        policy: Policy = _made(POLICIES.find(self.policy), ladders, eviction, background=scenario.background)
+        policy: Policy = _made(
+            POLICIES.find(self.policy), scenario.ladders, eviction, background=scenario.background
+        )
         return policy
 
     def run(

@@ -14,7 +14,7 @@ from graphcache.errors import ConfigError
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
 from graphcache.miss import OnMiss
-from graphcache.policy.protocol import Budget
+from graphcache.policy.protocol import Budget, Ladders
 from graphcache.problem import BatchType, Problem
 from graphcache.trace.steps import Steps
 
@@ -51,6 +51,11 @@ class Scenario:
     def on_miss(self) -> OnMiss:
         """What a miss does unless told otherwise: nothing waits for what can compile beside the steps."""
         return OnMiss.FALLBACK if self.background else OnMiss.COMPILE
+
+    @property
+    def ladders(self) -> Ladders:
+        """The ladder of tokens, and rows in powers of two up to the most sequences of a step."""
+        return Ladders(self.ladder, rows=Ladder.pow2(1, int(self.steps.sequences.max())))
 
     @cached_property
     def batches(self) -> Sequence[Batch]:

@@ -14,11 +14,12 @@ from graphcache.policy.adaptive import Adaptive
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.generation import Generation
 from graphcache.policy.protocol import Ladders, View
+from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 
 LADDERS = Ladders(Ladder.pow2(16, 256), Ladder.pow2(1, 4), Ladder.pow2(32, 256))
-POLICIES = (StaticMask, StaticCausal, DynamicDual, Adaptive)
+POLICIES = (StaticMask, StaticCausal, DynamicDual, RowsCausal, Adaptive)
 
 fresh = st.builds(Sequence, st.integers(1, 30), st.just(0))
 cached = st.builds(Sequence, st.one_of(st.just(1), st.integers(2, 60)), st.integers(1, 190))

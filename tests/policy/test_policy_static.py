@@ -14,11 +14,12 @@ from graphcache.key import MaskMode, dominates
 from graphcache.ladder import Ladder
 from graphcache.policy.dynamic_dual import DynamicDual
 from graphcache.policy.protocol import Ladders, View
+from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 
 LADDERS = Ladders(Ladder.pow2(16, 1024))
-POLICIES = [StaticMask, StaticCausal, DynamicDual]
+POLICIES = [StaticMask, StaticCausal, DynamicDual, RowsCausal]
 LENGTHS = st.lists(st.integers(1, 128), min_size=1, max_size=8)
 
 

@@ -15,6 +15,7 @@ POLICIES = {
     "static-mask": "policy: static-mask",
     "static-causal": "policy: static-causal",
     "dynamic-dual": "policy: dynamic-dual",
+    "rows-causal": "policy: rows-causal",
     "stand-ins": "policy: dynamic-dual, budget: {graphs: 1}, on_miss: fallback",
     "rows": "policy: {name: adaptive, options: {layouts: [rows]}}",
 }
@@ -95,7 +96,9 @@ def test_each_policy_ran_the_graphs_it_stands_for(embeddings, case):
     assert modes["static-mask"] == {"custom"}
     assert modes["static-causal"] == {"causal"}
     assert modes["dynamic-dual"] == {"custom", "causal"}
-    assert any(not key.split("/")[2].startswith("1x") for key in ran["rows"])
+    assert modes["rows-causal"] == {"causal"}
+    for policy in ("rows-causal", "rows"):
+        assert any(not key.split("/")[2].startswith("1x") for key in ran[policy])
     assert stats["stand-ins"]["total"]["fallbacks"] > 0
     sequences = 2 + 3 + sum(range(1, 9))
     assert stats["static-mask"]["total"]["runs"] == stats["static-mask"]["steps"] == 11

@@ -13,6 +13,7 @@ POLICIES = {
     "static-mask": "policy: static-mask",
     "static-causal": "policy: static-causal",
     "dynamic-dual": "policy: dynamic-dual",
+    "rows-causal": "policy: rows-causal",
     "stand-ins": "policy: static-causal, budget: {graphs: 6}, on_miss: fallback",
 }
 CONTROLS = {
@@ -88,7 +89,7 @@ def test_graphs_stood_in_for_others(generated, family):
 
 
 @of_each_family
-@pytest.mark.parametrize("policy", ["static-mask", "static-causal", "dynamic-dual"])
+@pytest.mark.parametrize("policy", ["static-mask", "static-causal", "dynamic-dual", "rows-causal"])
 def test_every_kind_of_launch_was_among_them(generated, family, policy):
     run = generated(family)[policy]
     ran = {key.rsplit("/", 1)[0] for key, counters in run["stats"]["keys"].items() if counters["runs"]}
