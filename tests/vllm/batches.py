@@ -125,8 +125,11 @@ def tokens_of(batch: list[dict[str, Any]]) -> int:
 
 def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text())
+    import torch
     from vllm import LLM
 
+    # On some hosts that have AMX, an instruction of stock vLLM's AMX attention is an illegal one.
+    torch.cpu._is_amx_tile_supported = lambda: False
     limit_tokens = job.get("max_tokens", MAX_TOKENS)
     llm = LLM(
         model=job["model"],
