@@ -11,6 +11,7 @@ from typing import Any
 
 from graphcache.backends.protocol import Backend, EvictUnit, Graph
 from graphcache.batch import Batch, Launch, Plan, Sequence
+from graphcache.coarse import within
 from graphcache.compile.protocol import Failed, Supplied, Supplier
 from graphcache.compile.single_flight import SingleFlight
 from graphcache.costs import Costs, PaddedWork
@@ -215,13 +216,16 @@ class GraphCache:
         pinned: set[GraphKey] = set()
         bound: dict[int, BoundLaunch] = {}
         launches = plan.launches
+        asked = within(plan, self.view.budget.graphs).launches
         for index in sorted(range(len(launches)), key=lambda i: launches[i].key.tokens, reverse=True):
-            bound[index] = self._bind_launch(launches[index], pinned)
+            bound[index] = self._bind_launch(launches[index], asked[index].key, pinned)
             pinned.add(bound[index].key)
         return tuple(bound[index] for index in range(len(launches)))
 
-    def _bind_launch(self, launch: Launch, pinned: set[GraphKey]) -> BoundLaunch:
-        key, outcome = self._misses.serve(launch.key, pinned)
+    def _bind_launch(self, launch: Launch, asked: GraphKey, pinned: set[GraphKey]) -> BoundLaunch:
+        key, outcome = self._misses.serve(asked, pinned)
+        if outcome is Outcome.HIT and key != launch.key:
+            outcome = Outcome.FALLBACK
         return BoundLaunch(
             key=key,
             wanted=launch.key,

@@ -15,7 +15,7 @@ from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
 from graphcache.vllm.program import VllmProgram
-from graphcache.vllm.setup import open_cache
+from graphcache.vllm.setup import check_warm, open_cache
 from graphcache.vllm.tokens import StepTokens, collect, spans
 
 logger = init_logger(__name__)
@@ -56,6 +56,7 @@ class GraphCacheModelRunner(CPUModelRunner):
     def warm(self) -> float:
         """Make the policy's graphs resident, then freeze the cache; return the seconds spent compiling."""
         report = self.graphs.warm()
+        check_warm(self.graphs, self.vllm_config)
         self.graphs.freeze()
         logger.info(
             "graphcache is warm after %.1f s: %d graphs compiled, %d loaded, %d left out, %d failed",

@@ -9,9 +9,11 @@ from vllm.config import VllmConfig
 from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
+from graphcache.coarse import Family
 from graphcache.config import Config, Environment, load_config
 from graphcache.config.build import build_backend, build_cache, build_policy
 from graphcache.errors import ConfigError, LadderError, PolicyError
+from graphcache.needs import check_bytes, check_graphs, families
 from graphcache.policy.generation import Generation
 from graphcache.policy.protocol import Policy, View
 from graphcache.vllm.program import VllmProgram
@@ -47,6 +49,28 @@ def check_policy(vllm_config: VllmConfig) -> None:
             raise ConfigError(
                 f"graphcache: policy {config.policy.name} can't serve vLLM's {settings}: {error}"
             ) from error
+    try:
+        check_graphs(_needed(policy, vllm_config), config.budget.graphs, _setting(vllm_config))
+    except ConfigError as error:
+        raise ConfigError(f"graphcache: {error}") from None
+
+
+def check_warm(cache: GraphCache, vllm_config: VllmConfig) -> None:
+    """Check what only a warm-up tells.
+
+    Raises:
+        ConfigError: the graphs that one step can need do not fit together.
+    """
+    check_bytes(_needed(cache.policy, vllm_config), cache.view, _setting(vllm_config))
+
+
+def _needed(policy: Policy, vllm_config: VllmConfig) -> list[Family]:
+    generates = vllm_config.model_config.runner_type == "generate"
+    return families(policy, vllm_config.scheduler_config.max_num_seqs, generates=generates)
+
+
+def _setting(vllm_config: VllmConfig) -> str:
+    return f"vLLM's max_num_seqs {vllm_config.scheduler_config.max_num_seqs}"
 
 
 def _largest_batches(vllm_config: VllmConfig) -> Iterator[tuple[str, Batch]]:

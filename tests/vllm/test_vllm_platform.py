@@ -13,6 +13,7 @@ from graphcache.vllm import check_platform, check_version, platform
 from graphcache.vllm.models import write_model
 
 SERVED = {"plain": {}, "chunks of 100 tokens": {"max_num_batched_tokens": 100}}
+ONE_GRAPH = "{policy: static-mask, budget: {graphs: 1}}"
 GENERATION = {"runner": "generate", "convert": "none", "max_num_batched_tokens": 200}
 REFUSED = {
     "LoRA": ({"enable_lora": True}, "--enable-lora"),
@@ -60,6 +61,17 @@ MISCONFIGURED = {
         GENERATION,
         "max_model_len 512: length: 512 is above the ladder's top of 256",
     ),
+    "budget smaller than the kinds of graphs": (
+        {"GRAPHCACHE_POLICY": "{policy: rows-causal, budget: {graphs: 2}}"},
+        GENERATION,
+        r"budget.graphs 2 is too small for vLLM's max_num_seqs \d+: one step can need 3 graphs at once"
+        r" \(decode/prefix, prefill/causal, prefill/prefix\); set budget.graphs to 3 or more",
+    ),
+    "budget of one graph": (
+        {"GRAPHCACHE_POLICY": ONE_GRAPH},
+        {**GENERATION, "max_num_seqs": 2},
+        r"can need 2 graphs at once \(decode/prefix, prefill/custom\)",
+    ),
 }
 
 
@@ -88,6 +100,8 @@ def outcomes(configure, tmp_path_factory):
     folder = tmp_path_factory.mktemp("policies")
     cases = {name: [arguments, {}] for name, arguments in SERVED.items()}
     cases["generation"] = [GENERATION, {}]
+    (folder / "one.yaml").write_text(ONE_GRAPH)
+    cases["one graph"] = [{}, {"GRAPHCACHE_POLICY": str(folder / "one.yaml")}]
     cases |= {name: [arguments, {}] for name, (arguments, _) in REFUSED.items()}
     for name, (variables, arguments, _) in MISCONFIGURED.items():
         policy = variables.get("GRAPHCACHE_POLICY", "")
@@ -112,6 +126,10 @@ def test_a_server_that_generates_keeps_prefixes_and_chunks(outcomes):
         "worker=graphcache.vllm.worker.GraphCacheWorker prefix_caching=True chunked_prefill=True "
         "tokens=200 mode=NONE dtype=torch.bfloat16"
     )
+
+
+def test_one_graph_is_enough_for_a_server_that_does_not_generate(outcomes):
+    assert outcomes["one graph"] == outcomes["plain"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

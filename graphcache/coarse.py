@@ -1,0 +1,61 @@
+"""A step in fewer graphs, where the budget has room for fewer than its plan asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from graphcache.batch import Plan
+from graphcache.key import GraphKey, MaskMode
+
+
+class Family(NamedTuple):
+    """Graphs of which one that is large enough serves whatever the others do."""
+
+    kind: str
+    mode: MaskMode
+    flags: tuple[str, ...]
+    seq_len: int
+    """The one length at which they can stand in for one another, or 0 where any longer one can."""
+
+    @classmethod
+    def of(cls, key: GraphKey) -> Family:
+        """Return a key's family."""
+        return cls(key.kind, key.mode, key.flags, key.seq_len if key.mode is MaskMode.BIDIRECTIONAL else 0)
+
+    def __str__(self) -> str:
+        length = f"/{self.seq_len}" if self.seq_len else ""
+        flags = f"[{','.join(self.flags)}]" if self.flags else ""
+        return f"{self.kind}/{self.mode}{length}{flags}"
+
+
+def joined(keys: Iterable[GraphKey]) -> dict[Family, GraphKey]:
+    """Return, per family, the smallest graph that serves all of its keys.
+
+    Its sizes are among theirs, and so on the ladders that theirs are on.
+    """
+    joins: dict[Family, GraphKey] = {}
+    for key in keys:
+        family = Family.of(key)
+        other = joins.setdefault(family, key)
+        joins[family] = replace(
+            other,
+            rows=max(key.rows, other.rows),
+            seq_len=max(key.seq_len, other.seq_len),
+            kv_len=max(key.kv_len, other.kv_len),
+        )
+    return joins
+
+
+def within(plan: Plan, graphs: int | None) -> Plan:
+    """Return the plan itself if it asks for no more than ``graphs``, else one graph a family.
+
+    All graphs of a step are held at once, so that a plan for more than the budget has room for could never
+    run; this one costs padding.
+    """
+    keys = {launch.key for launch in plan.launches}
+    if graphs is None or len(keys) <= graphs:
+        return plan
+    joins = joined(keys)
+    return Plan(tuple(replace(launch, key=joins[Family.of(launch.key)]) for launch in plan.launches))
