@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,10 @@ def _write_tokenizer(directory: str | Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={byte: index for index, byte in enumerate(alphabet)}, merges=[]))
+    # Texts are made of bytes alone; what a model generates reads as syllables, where it is not a byte.
+    syllables = map("".join, product("bdfghjklmnprstvwz", "aeiou", ("", "n", "Ġ")))
+    words = [*alphabet, "<eos>", "<pad>", *syllables][:VOCABULARY]
+    tokenizer = Tokenizer(models.BPE(vocab={word: index for index, word in enumerate(words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>")

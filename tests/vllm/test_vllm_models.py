@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoTokenizer
 
-from graphcache.vllm.models import write_model
+from graphcache.vllm.models import VOCABULARY, write_model
 
 
 def test_a_written_model_takes_texts_and_conversations(tmp_path):
@@ -14,3 +14,10 @@ def test_a_written_model_takes_texts_and_conversations(tmp_path):
     messages = [{"role": "system", "content": "be brief"}, {"role": "user", "content": "why?"}]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert prompt == "system: be brief\nuser: why?\nassistant: "
+
+
+def test_every_token_of_a_written_model_is_a_text_of_its_own(tmp_path):
+    tokenizer = AutoTokenizer.from_pretrained(write_model(tmp_path / "model", layers=1))
+    assert len(tokenizer) == VOCABULARY
+    assert len(set(tokenizer.convert_ids_to_tokens(range(VOCABULARY)))) == VOCABULARY
+    assert "" not in map(tokenizer.decode, range(VOCABULARY))
