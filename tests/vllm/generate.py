@@ -2,8 +2,8 @@
 
     python generate.py JOB.json OUT.json
 
-A job names the model's directory, vLLM's arguments, how many tokens to generate, and runs as `batches.py`
-takes them.
+A job names the model's directory, vLLM's arguments, how many tokens to generate, runs as `batches.py` takes
+them, and the prompts' texts unless they are `prompts`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def prompts() -> list[dict[str, Any]]:
     return [{"prompt_token_ids": prompt} for prompt in prompts]
 
 
-def generate(llm: Any, new_tokens: int) -> dict[str, Any]:
-    """Generate twice (the second time finds its prefixes); return tokens, and what that took.
+def generate(llm: Any, new_tokens: int, texts: list[str] | None = None) -> dict[str, Any]:
+    """Generate twice (the second time finds its prefixes); return tokens and texts, and what that took.
 
     ``grown_bytes`` is by how much the process's largest resident size has grown.
     """
@@ -37,15 +37,14 @@ def generate(llm: Any, new_tokens: int) -> dict[str, Any]:
 
     greedy = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
     longest = llm.model_config.max_model_len - new_tokens
-    fitting = [prompt for prompt in prompts() if len(prompt["prompt_token_ids"]) <= longest]
+    fitting = texts or [prompt for prompt in prompts() if len(prompt["prompt_token_ids"]) <= longest]
     before, bytes_before = preemptions(llm), resident_bytes()
-    tokens = [
-        list(output.outputs[0].token_ids)
-        for _ in range(2)
-        for output in llm.generate(fitting, greedy, use_tqdm=False)
+    outputs = [
+        output.outputs[0] for _ in range(2) for output in llm.generate(fitting, greedy, use_tqdm=False)
     ]
     return {
-        "tokens": tokens,
+        "tokens": [list(output.token_ids) for output in outputs],
+        "texts": [output.text for output in outputs],
         "preemptions": preemptions(llm) - before,
         "grown_bytes": resident_bytes() - bytes_before,
     }
@@ -70,7 +69,7 @@ def main() -> None:
     )
     runs: dict[str, Any] = {}
     if not job["runs"]:
-        runs["engine"] = generate(llm, job["new_tokens"])
+        runs["engine"] = generate(llm, job["new_tokens"], job.get("prompts"))
         if "GRAPHCACHE_PLATFORM" in os.environ:
             (runs["engine"]["stats"],) = llm.collective_rpc("graphcache_stats")
     for name, policy, tampering in job["runs"]:

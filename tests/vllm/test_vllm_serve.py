@@ -1,132 +1,135 @@
-"""``vllm serve`` with the plugin, as a user starts it, and what it answers over HTTP."""
+"""``vllm serve`` with the plugin: what the official client gets, and that nothing is left when it ends."""
 
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
-import time
-import urllib.error
-import urllib.request
 
 import pytest
+from openai import OpenAI
+from servers import SMALL, serving
 
 from graphcache.vllm.models import write_model
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
-POLICY = """
+EMBEDDING_POLICY = """
 policy: dynamic-dual
 ladder: {kind: explicit, sizes: [32, 64]}
 backend: eager
 store: null
+strict: true
 """
-START_SECONDS = 300
-
-
-def ask(url, **body):
-    """Return what the server answers, as text; a body makes it a POST."""
-    data = json.dumps(body).encode() if body else None
-    request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read().decode()
-
-
-def wait_for(server, url):
-    end = time.monotonic() + START_SECONDS
-    while time.monotonic() < end:
-        assert server.poll() is None, "the server ended while it started"
-        try:
-            return ask(f"{url}/health")
-        except (OSError, urllib.error.URLError):
-            time.sleep(0.5)
-    pytest.fail(f"no server after {START_SECONDS} s")
+GENERATION_POLICY = (
+    EMBEDDING_POLICY
+    + """
+ladders: {decode: {kind: explicit, sizes: [64]}, rows: {kind: explicit, sizes: [1, 4]}}
+"""
+)
+QUESTION = [{"role": "user", "content": "why?"}]
+PROMPTS = ["one", "a second prompt", "and a third one that is longer", "four", "user: why?\nassistant: "]
+NEW_TOKENS = 16
+GREEDY = {"model": "m", "temperature": 0.0, "max_tokens": NEW_TOKENS}
+EXTRA = {"ignore_eos": True, "return_token_ids": True}
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    """Start a server on a port of its own; yield its URL and its log; end it as an operator would."""
-    folder = tmp_path_factory.mktemp("serve")
-    model = write_model(folder / "model", hidden=64, layers=2)
-    (folder / "policy.yaml").write_text(POLICY)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = {n: v for n, v in os.environ.items() if not n.startswith(("GRAPHCACHE_", "VLLM_"))}
-    environment = {
-        **kept,
-        "GRAPHCACHE_PLATFORM": "cpu",
-        "GRAPHCACHE_POLICY": str(folder / "policy.yaml"),
-        "VLLM_PLUGINS": "graphcache",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_CONFIG_ROOT": str(folder / "config"),
-        "VLLM_CACHE_ROOT": str(folder / "cache"),
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": "1",
-        "TMPDIR": str(folder),
-    }
-    options = ["--runner", "pooling", "--convert", "embed", "--dtype", "float32", "--max-model-len", "64"]
-    options += ["--max-num-batched-tokens", "64", "--max-num-seqs", "4", "--port", str(port)]
-    options += ["--host", "127.0.0.1", "--kv-cache-memory-bytes", str(64 * 2**20), "--served-model-name", "m"]
-    log = folder / "log"
-    with log.open("w") as out:
-        # `vllm serve` itself does not start from vLLM's CPU wheel, which is not called what it asks for.
-        module = "vllm.entrypoints.openai.api_server"
-        command = [sys.executable, "-m", module, "--model", str(model), *options]
-        server = subprocess.Popen(command, env=environment, stdout=out, stderr=out)
-        try:
-            wait_for(server, f"http://127.0.0.1:{port}")
-            yield f"http://127.0.0.1:{port}", log
-        finally:
-            server.send_signal(signal.SIGTERM)
-            try:
-                code = server.wait(60)
-            except subprocess.TimeoutExpired:
-                server.kill()
-                code = server.wait()
-            print(log.read_text()[-4000:])
-    assert code == 0, "the server did not end cleanly"
-    assert not list(folder.glob("graphcache-stats-*")), "the server left its snapshots behind"
+def model(tmp_path_factory):
+    return write_model(tmp_path_factory.mktemp("served") / "model")
 
 
-def test_the_official_client_gets_embeddings(server):
-    from openai import OpenAI
+@pytest.fixture(scope="module")
+def stock(run_generation, model):
+    """What stock vLLM generates from the prompts, in the order of `PROMPTS`."""
+    engine = {"max_model_len": 64, "max_num_seqs": 4, "kv_cache_memory_bytes": 64 * 2**20}
+    job = {"model": str(model), "engine": engine, "new_tokens": NEW_TOKENS, "runs": [], "prompts": PROMPTS}
+    return run_generation(job)["engine"]
 
-    url, _ = server
-    with OpenAI(base_url=f"{url}/v1", api_key="none") as client:
+
+@pytest.fixture(scope="module")
+def generating(tmp_path_factory, model):
+    """Serve completions; end as a service manager would."""
+    folder = tmp_path_factory.mktemp("generating")
+    with serving(folder, model, GENERATION_POLICY, *SMALL, end=signal.SIGTERM) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def embedding(tmp_path_factory, model):
+    """Serve embeddings; end as Ctrl-C would."""
+    options = ("--runner", "pooling", "--convert", "embed", *SMALL)
+    folder = tmp_path_factory.mktemp("embedding")
+    with serving(folder, model, EMBEDDING_POLICY, *options, end=signal.SIGINT) as server:
+        yield server
+
+
+@pytest.fixture
+def client(generating):
+    with OpenAI(base_url=f"{generating.url}/v1", api_key="none") as client:
+        yield client
+
+
+def test_completions_equal_stock_vllms(client, stock):
+    answer = client.completions.create(**GREEDY, prompt=PROMPTS, extra_body=EXTRA)
+    choices = sorted(answer.choices, key=lambda choice: choice.index)
+    assert [choice.token_ids for choice in choices] == stock["tokens"][: len(PROMPTS)]
+    assert [choice.text for choice in choices] == stock["texts"][: len(PROMPTS)]
+    assert len(set(stock["texts"][: len(PROMPTS)])) == len(PROMPTS)
+
+
+def test_a_streamed_completion_is_the_same(client, stock):
+    with client.completions.create(**GREEDY, prompt=PROMPTS[2], extra_body=EXTRA, stream=True) as stream:
+        chunks = [choice for chunk in stream for choice in chunk.choices]
+    assert len(chunks) > 1
+    assert "".join(chunk.text for chunk in chunks) == stock["texts"][2]
+    assert [token for chunk in chunks for token in chunk.token_ids or ()] == stock["tokens"][2]
+
+
+def test_a_chat_equals_stock_vllms(client, stock):
+    answer = client.chat.completions.create(**GREEDY, messages=QUESTION, extra_body=EXTRA)
+    assert answer.choices[0].message.content == stock["texts"][PROMPTS.index("user: why?\nassistant: ")]
+
+
+def test_a_streamed_chat_is_the_same(client, stock):
+    with client.chat.completions.create(**GREEDY, messages=QUESTION, extra_body=EXTRA, stream=True) as stream:
+        parts = [choice.delta.content or "" for chunk in stream for choice in chunk.choices]
+    assert len(parts) > 1
+    assert "".join(parts) == stock["texts"][PROMPTS.index("user: why?\nassistant: ")]
+
+
+def test_what_was_generated_came_out_of_the_cache(client, generating):
+    client.completions.create(**GREEDY, prompt=PROMPTS, extra_body=EXTRA)
+    stats = json.loads(generating.ask("/graphcache/stats"))
+    hits = {key.rsplit("/", 1)[0] for key, counters in stats["keys"].items() if counters["hits"]}
+    assert hits >= {"prefill/custom", "decode/prefix"}
+    assert stats["errors"] == {}
+    assert generating.wait_for("graphcache_hits_total", 1) <= stats["total"]["hits"]
+
+
+@pytest.mark.slow
+def test_the_official_client_gets_embeddings(embedding):
+    with OpenAI(base_url=f"{embedding.url}/v1", api_key="none") as client:
         answer = client.embeddings.create(model="m", input=["one text", "another, longer text"])
     assert [len(item.embedding) for item in answer.data] == [64, 64]
 
 
-def test_the_server_tells_what_its_cache_counts(server):
-    url, _ = server
-    ask(f"{url}/v1/embeddings", model="m", input="a text")
-    stats = json.loads(ask(f"{url}/graphcache/stats"))
+@pytest.mark.slow
+def test_the_server_tells_what_its_cache_counts(embedding):
+    embedding.ask("/v1/embeddings", model="m", input="a text")
+    stats = json.loads(embedding.ask("/graphcache/stats"))
     assert stats["total"]["compiles"] == 4
     assert stats["total"]["hits"] >= 1
-    command = [sys.executable, "-m", "graphcache", "stats", "--url", url, "--json"]
+    command = [sys.executable, "-m", "graphcache", "stats", "--url", embedding.url, "--json"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert json.loads(told)["total"]["total"]["compiles"] == 4
 
 
-def test_the_metrics_are_in_vllms_own(server):
-    url, log = server
-    ask(f"{url}/v1/embeddings", model="m", input="a text")
-    end = time.monotonic() + 60
-    while time.monotonic() < end:
-        lines = [
-            line for line in ask(f"{url}/metrics").splitlines() if line.startswith("graphcache_hits_total")
-        ]
-        if sum(float(line.split()[-1]) for line in lines) >= 1:
-            break
-        time.sleep(0.5)
-    else:
-        pytest.fail("no hits in /metrics\n" + log.read_text()[-2000:])
-    metrics = ask(f"{url}/metrics")
-    assert 'graphcache_resident_graphs{kind="prefill",mode="custom"} 2.0' in metrics or (
-        'graphcache_resident_graphs{mode="custom",kind="prefill"} 2.0' in metrics
-    )
-    assert "vllm:" in metrics
+@pytest.mark.slow
+def test_the_metrics_are_in_vllms_own(embedding):
+    embedding.ask("/v1/embeddings", model="m", input="a text")
+    embedding.wait_for("graphcache_hits_total", 1)
+    assert embedding.metrics("graphcache_resident_graphs") == [2.0, 2.0]
+    assert embedding.metrics("graphcache_compiles_total") == [2.0, 2.0]
+    assert "vllm:" in embedding.ask("/metrics")
