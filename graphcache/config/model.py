@@ -74,7 +74,8 @@ class Config(Section):
         default=0.0, ge=0.0, le=1.0, description="Share of loaded graphs that are compared with the model."
     )
     record: FilePath | None = Field(
-        default=None, description="A file to which every step's batch is written."
+        default=None,
+        description="A file to which every step's batch is written; a number is put in if it exists.",
     )
     strict: bool = Field(default=False, description="Raise faults of the cache instead of surviving them.")
 
@@ -144,8 +145,8 @@ def load_config(source: str | Path | Mapping[str, Any]) -> Config:
         document = read_document(policy_path(source))
     try:
         config = Config.model_validate(document.fields)
-    except ValidationError as invalid:
-        raise config_error(invalid, document) from None
+    except ValidationError:
+        raise config_error(Config, document) from None
     config._document = document
     return config
 

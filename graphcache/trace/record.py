@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -14,9 +15,17 @@ from graphcache.batch import Batch, Sequence
 logger = logging.getLogger(__name__)
 
 
-class StepRecorder:
-    """Appends each step's batch to a JSONL file, in bulk.
+def _numbered(path: Path) -> Iterator[Path]:
+    yield path
+    for number in count(2):
+        yield path.with_stem(f"{path.stem}-{number}")
 
+
+class StepRecorder:
+    """Writes each step's batch to a new JSONL file, in bulk.
+
+    ``path`` says which; where that is there already, of an earlier process or of another rank, a number is
+    put in: ``steps.jsonl``, ``steps-2.jsonl``, ``steps-3.jsonl``, …
     A line is ``{"step": n, "t": seconds, "new": [tokens, …], "cached": [tokens, …]}``, ``t`` counted from
     the first step.  A step costs one append to a list; its line is written when ``buffered_steps`` have
     come together.  The file ends at ``max_bytes``: what comes after is counted in ``dropped``, as is
@@ -45,10 +54,17 @@ class StepRecorder:
     def _open(self) -> TextIO | None:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            return self.path.open("w", encoding="ascii", buffering=1 << 16)
+            for path in _numbered(self.path):
+                try:
+                    file = path.open("x", encoding="ascii", buffering=1 << 16)
+                except FileExistsError:
+                    continue
+                logger.info("steps are recorded in %s", path)
+                self.path = path
+                return file
         except OSError as error:
             logger.warning("steps are not recorded: %s", error)
-            return None
+        return None
 
     def record(self, batch: Batch) -> None:
         """Take note of one step."""

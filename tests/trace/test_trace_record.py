@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -108,3 +110,27 @@ def test_a_record_of_no_step_is_an_empty_file(tmp_path, steps):
         for _ in range(steps):
             recorder.record(BATCH)
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == steps
+
+
+def test_no_record_is_written_over(tmp_path):
+    paths = []
+    for tokens in (1, 2, 3):
+        with StepRecorder(tmp_path / "steps.jsonl") as recorder:
+            recorder.record(Batch.of([tokens]))
+        paths.append(recorder.path)
+    assert [path.name for path in paths] == ["steps.jsonl", "steps-2.jsonl", "steps-3.jsonl"]
+    assert [read_trace(path).tokens.tolist() for path in paths] == [[1], [2], [3]]
+
+
+def test_processes_that_record_at_once_have_a_file_each(tmp_path):
+    script = (
+        "import sys; from pathlib import Path; from graphcache.batch import Batch;"
+        "from graphcache.trace.record import StepRecorder\n"
+        "with StepRecorder(Path(sys.argv[1]), buffered_steps=1) as recorder:\n"
+        "    for _ in range(200): recorder.record(Batch.of([int(sys.argv[2])]))\n"
+    )
+    path = tmp_path / "steps.jsonl"
+    running = [subprocess.Popen([sys.executable, "-c", script, path, str(rank)]) for rank in (1, 2)]
+    assert [process.wait(60) for process in running] == [0, 0]
+    read = [read_trace(file).tokens.tolist() for file in tmp_path.iterdir()]
+    assert sorted(read) == [[1] * 200, [2] * 200]
