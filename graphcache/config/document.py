@@ -30,14 +30,18 @@ class Document:
 
     def place(self, location: Location) -> str:
         """Return ``file:line`` of a field, or of the nearest thing around it that is in the file."""
+        return self.source if self.node is None else f"{self.source}:{self.line(location)}"
+
+    def line(self, location: Location) -> int:
+        """Return the line of a field, or of the nearest thing around it; 0 where there is no file."""
         if self.node is None:
-            return self.source
+            return 0
         node, line = self.node, self.node.start_mark.line
         for part in location:
             found = _step(node, part)
             if found is not None:
                 node, line = found
-        return f"{self.source}:{line + 1}"
+        return line + 1
 
 
 def read_document(path: Path) -> Document:

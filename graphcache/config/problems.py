@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from graphcache.config.document import Document, Location
 from graphcache.config.ladders import LADDER_TAGS, NAMED
@@ -24,15 +24,39 @@ _ALLOWED = {
 """Our words for pydantic's kinds of errors; the others read well enough in its own."""
 
 
-def config_error(invalid: ValidationError, document: Document) -> ConfigError:
+def config_error(model: type[BaseModel], document: Document) -> ConfigError:
     """Build the error that tells every problem, one a line, in the document's order of lines.
 
     It has the class of the error that a validator raised, where there is one problem only.
     """
-    problems = [_Problem(error, document) for error in invalid.errors(include_url=False)]
+    problems = [_Problem(error, document) for error in _errors(model, document.fields)]
+    meant = {problem.meant for problem in problems}
+    problems = [each for each in problems if each.kind != "missing" or each.location not in meant]
+    problems.sort(key=lambda problem: problem.line)
     classes = {problem.error_class for problem in problems}
     raised = classes.pop() if len(classes) == 1 else ConfigError
     return raised("\n".join(problem.text for problem in problems))
+
+
+def _errors(model: type[BaseModel], fields: dict[str, Any]) -> list[Any]:
+    """Return pydantic's errors; a section that is refused for a field is looked at again without it."""
+    try:
+        model.model_validate(fields)
+    except ValidationError as invalid:
+        errors: list[Any] = invalid.errors(include_url=False)
+        unknown = [error for error in errors if error["type"] == "unknown_field"]
+        for error in unknown:
+            fields = _without(fields, [*_real(tuple(error["loc"]), fields), error["ctx"]["field"]])
+        return [*unknown, *_errors(model, fields)] if unknown else errors
+    return []
+
+
+def _without(fields: Any, location: Sequence[int | str]) -> Any:
+    """Return a copy of nested fields that lacks one of them."""
+    first, *rest = location
+    if not rest:
+        return {field: value for field, value in fields.items() if str(field) != first}
+    return {**fields, first: _without(fields[first], rest)}
 
 
 class _Problem:
@@ -47,7 +71,19 @@ class _Problem:
         if "field" in self.context:  # of the section that was refused
             location += (self.context["field"],)
         self.location = tuple(_real(location, document.fields))
+        self.line = document.line(self.location)
         self.text = f"{document.place(self.location)}: {self._told()}"
+
+    @property
+    def meant(self) -> Location | None:
+        """The field that an unknown one was probably meant for."""
+        near = get_close_matches(self.context["field"], self.context["known"], n=1) if self.unknown else []
+        return (*self.location[:-1], near[0]) if near else None
+
+    @property
+    def unknown(self) -> bool:
+        """Whether there is no such field."""
+        return self.kind == "unknown_field"
 
     @property
     def error_class(self) -> type[ConfigError]:
@@ -56,8 +92,9 @@ class _Problem:
 
     def _told(self) -> str:
         field = ".".join(map(str, self.location))
-        if self.kind == "unknown_field":
-            return f"{field}: no such field{self._nearest()}; allowed: {', '.join(self.context['known'])}"
+        if self.unknown:
+            hint = f"; did you mean {self.meant[-1]!r}?" if self.meant else ""
+            return f"{field}: no such field{hint}; allowed: {', '.join(self.context['known'])}"
         if self.kind in ("missing", "conflict"):
             return f"{field}: {self.message if self.kind == 'conflict' else 'is missing'}"
         raised = self.context.get("error")
@@ -68,10 +105,6 @@ class _Problem:
     def _allowed(self) -> str:
         words = _ALLOWED.get(self.kind)
         return words.format(**self.context) if words else self.message.removeprefix("Input should be ")
-
-    def _nearest(self) -> str:
-        near = get_close_matches(self.context["field"], self.context["known"], n=1)
-        return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _join(field: str, message: str) -> str:

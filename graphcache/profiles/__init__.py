@@ -92,8 +92,8 @@ def _read(path: Path, name: str) -> CostTable:
     document = read_document(path)
     try:
         return Profile.model_validate(document.fields).table(name)
-    except ValidationError as invalid:
-        raise config_error(invalid, document) from None
+    except ValidationError:
+        raise config_error(Profile, document) from None
 
 
 def save_profile(table: CostTable, path: Path, description: str = "") -> None:

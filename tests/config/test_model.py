@@ -205,7 +205,7 @@ def test_a_shipped_policy_says_what_it_is_for(name):
         ),
         ("eviction: lru", ConfigError, "x.yaml:1: policy: is missing"),
         ("{}", ConfigError, "x.yaml:1: policy: is missing"),
-        ("1: 2", ConfigError, "x.yaml:1: 1: no such field; allowed: "),
+        ("P\n1: 2", ConfigError, "x.yaml:2: 1: no such field; allowed: "),
         ("P\neviction: lur", UnknownNameError, "x.yaml:2: eviction: 'lur' is not known; known: lfu, lru"),
         (
             "P\nbackend: induktor",
@@ -328,6 +328,22 @@ def test_all_mistakes_are_told_at_once(load):
     places = re.findall(r"x\.yaml:(\d): (\S+):", str(raised.value))
     assert places == [("1", "policy"), ("3", "budget.graphs"), ("4", "on_miss")]
     assert raised.type is ConfigError
+
+
+def test_an_unknown_field_hides_no_other_mistake(load):
+    with pytest.raises(ConfigError) as raised:
+        load(
+            "strct: true\npolicy: {nam: lru}\nbudget:\n  bites: 3\n  graphs: 0\n  x: 1\n"
+            "ladder:\n  kind: linear\n  stop: 1\n"
+        )
+    assert re.findall(r"x\.yaml:(\d): (\S+): (no such|is missing|0 is)", str(raised.value)) == [
+        ("1", "strct", "no such"),
+        ("2", "policy.nam", "no such"),
+        ("4", "budget.bites", "no such"),
+        ("5", "budget.graphs", "0 is"),
+        ("6", "budget.x", "no such"),
+        ("9", "ladder.stop", "no such"),
+    ]
 
 
 def test_a_long_value_is_cut(load):
