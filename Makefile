@@ -44,6 +44,7 @@ test-full: $(READY)
 test-xla:
 	python=$$(PYTHON=$(PYTHON) tests/xla/environment) && PJRT_DEVICE=CPU PYTHONPATH=. $$python -m pytest \
 		tests/xla tests/test_cache.py tests/policy tests/eviction tests/backends/test_dynamo_backend.py \
+		tests/backends/test_backend_inductor.py tests/backends/test_backend_contract.py \
 		--timeout 900 $(ARGS)
 
 run-xla:

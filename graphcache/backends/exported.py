@@ -230,10 +230,14 @@ def _module(program: ExportedProgram) -> Any:
     return module
 
 
+_SINCE_TORCH_2_9 = ("aot_inductor.enable_line_tables", "aot_inductor.enable_frame_pointer", "cpp.march")
+"""Inductor's settings that the oldest torch lacks; without ``cpp.march`` it compiles for this processor."""
+
+
 def _settings(target: Target) -> dict[str, Any]:
     """Return Inductor's options for a graph without weights, for the target, and without its own caches."""
     native = target.march == NATIVE
-    return {
+    settings = {
         "aot_inductor.package": True,
         "aot_inductor.package_constants_in_so": False,
         "aot_inductor.precompile_headers": False,
@@ -249,6 +253,15 @@ def _settings(target: Target) -> dict[str, Any]:
         "cpp.simdlen": _vec_isa(str(target.isa)).bit_width() if target.isa in ISAS else None,
         "cpp.cxx": (None, target.cxx),
     }
+    return {name: value for name, value in settings.items() if name not in _SINCE_TORCH_2_9 or _known(name)}
+
+
+def _known(setting: str) -> bool:
+    """Say whether this torch's Inductor has a setting."""
+    import torch._inductor.config
+
+    section, _, name = setting.partition(".")
+    return hasattr(getattr(torch._inductor.config, section), name)
 
 
 @cache
@@ -296,5 +309,6 @@ def _known_warnings() -> Iterator[None]:
     """Silence what torch says about its own use of its own deprecated names."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*LeafSpec", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="The given buffer is not writable", category=UserWarning)
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         yield

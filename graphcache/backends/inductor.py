@@ -18,8 +18,8 @@ from graphcache.backends.bind import InputCheck, Spec, constants, own_constants
 from graphcache.backends.payload import LIBRARY, OWN, Payload, payload_digest
 from graphcache.backends.program import Program
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph, Job
-from graphcache.backends.target import Target, check_host
-from graphcache.errors import HostError, LoadError
+from graphcache.backends.target import NATIVE, Target, check_host
+from graphcache.errors import ConfigError, HostError, LoadError
 from graphcache.key import GraphKey
 
 
@@ -69,7 +69,7 @@ class InductorBackend:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.program = program
-        self.target = Target(threads, march, isa, cxx, compiler).resolved()
+        self.target = Target(threads, _march(march), isa, cxx, compiler).resolved()
         self.strict = strict
         self.imports = list(imports)
         self.options = dict(options or {})
@@ -218,3 +218,19 @@ def _callable(runner: Any, check: InputCheck, outputs: Any) -> Callable[..., Any
         return run(list(tensors))[0]
 
     return call_for_one if outputs.is_leaf() else call
+
+
+def takes_march() -> bool:
+    """Say whether this torch's Inductor compiles for a given architecture; that of torch 2.9 does not.
+
+    Its configuration is read, not imported: that would be a second of every start.
+    """
+    return "march" in Path(torch.__file__).with_name("_inductor").joinpath("config.py").read_text()
+
+
+def _march(march: str | None) -> str | None:
+    if takes_march():
+        return march
+    if march in (None, NATIVE):
+        return NATIVE
+    raise ConfigError.of("march", march, f"native; the Inductor of torch {torch.__version__} takes no other")

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_model import CAUSAL, CUSTOM, HIDDEN, TinyProgram, same
 
-from graphcache.backends.inductor import InductorBackend
+from graphcache.backends.inductor import InductorBackend, takes_march
 from graphcache.backends.payload import LIBRARY, OPERATORS, Payload
 from graphcache.backends.protocol import Artifact, EvictUnit
 from graphcache.compile.process import Limits, WorkerProcess
@@ -66,7 +66,7 @@ def test_a_worker_compiles_the_same_without_the_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), str(HERE.parents[1]))))
     inductor.imports = ["tiny_model"]
     inductor.options = {"aot_inductor.precompile_headers": False}  # Which pays from the third graph on.
     worker = WorkerProcess(tmp_path, Limits(nice=0))
@@ -249,11 +249,23 @@ def test_a_tensor_that_no_name_leads_to_is_refused(program: TinyProgram) -> None
         InductorBackend(program).compile(CAUSAL)
 
 
+needs_march = pytest.mark.skipif(
+    not takes_march(), reason="this torch's Inductor compiles for this host only"
+)
+
+
+@pytest.mark.skipif(takes_march(), reason="this torch's Inductor takes an architecture")
+def test_an_architecture_that_torch_can_not_compile_for_is_refused(program: TinyProgram) -> None:
+    with pytest.raises(ConfigError, match="march: 'x86-64-v3' is not allowed; allowed: native"):
+        InductorBackend(program, march="x86-64-v3")
+    assert InductorBackend(program).target.march == "native"
+
+
 @pytest.mark.parametrize(
     "option",
     [
         {"threads": 2},
-        {"march": "native"},
+        pytest.param({"march": "native"}, marks=needs_march),
         {"isa": "none"},
         {"compiler": "g++ 1.0"},
         {"strict": True},
