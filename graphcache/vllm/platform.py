@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,6 +26,7 @@ class GraphCachePlatform(CpuPlatform):
     _enum = PlatformEnum.OOT
 
     def __init__(self) -> None:
+        _log_as_vllm()
         if not torch.accelerator.is_available():
             # vLLM empties the caches of every platform from outside when it shuts down.
             for name in ("synchronize", "empty_cache", "empty_host_cache"):
@@ -74,6 +76,24 @@ class GraphCachePlatform(CpuPlatform):
     def opaque_attention_op(cls) -> bool:
         """Say that attention is called directly, so that it is exported with the model."""
         return False
+
+
+class _VllmsLog(logging.Handler):
+    """Hands over to vLLM's own logger, whatever that is set to."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        vllms = logging.getLogger("vllm")
+        if vllms.isEnabledFor(record.levelno):
+            vllms.handle(record)
+
+
+def _log_as_vllm() -> None:
+    """Log where vLLM logs what this package has to say, unless somebody has set up a log for it."""
+    ours = logging.getLogger("graphcache")
+    if not ours.handlers:
+        ours.addHandler(_VllmsLog())
+        ours.setLevel(logging.INFO)
+        ours.propagate = False
 
 
 def _run_prompts_whole(vllm_config: VllmConfig) -> None:

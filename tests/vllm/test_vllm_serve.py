@@ -108,6 +108,12 @@ def test_what_was_generated_came_out_of_the_cache(client, generating):
     assert generating.wait_for("graphcache_hits_total", 1) <= stats["total"]["hits"]
 
 
+def test_the_log_tells_what_was_warmed(generating):
+    log = generating.log.read_text()
+    assert "warming prefill/causal/1x64, " in log
+    assert "graphcache is warm after " in log
+
+
 @pytest.mark.slow
 def test_the_official_client_gets_embeddings(embedding):
     with OpenAI(base_url=f"{embedding.url}/v1", api_key="none") as client:
@@ -133,3 +139,8 @@ def test_the_metrics_are_in_vllms_own(embedding):
     assert embedding.metrics("graphcache_resident_graphs") == [2.0, 2.0]
     assert embedding.metrics("graphcache_compiles_total") == [2.0, 2.0]
     assert "vllm:" in embedding.ask("/metrics")
+
+
+@pytest.mark.slow
+def test_the_log_tells_what_was_changed(embedding):
+    assert "graphcache runs each prompt whole: " in embedding.log.read_text()
