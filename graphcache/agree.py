@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from graphcache.compile.protocol import Failed, Supplied, Supplier
+from graphcache.compile.protocol import Failed, Supplied, Supplier, Urgency
 from graphcache.costs import Costs
 from graphcache.errors import CompileError, GraphCacheError
 from graphcache.key import GraphKey
@@ -97,9 +97,9 @@ class AgreedSupplier:
         """Say whether every rank has an artifact."""
         return all(self._talk.tell(f"stored {key}", self._supplier.stored(key)))
 
-    def request(self, key: GraphKey) -> None:
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Ask for one graph on this rank; the others do the same."""
-        self._supplier.request(key)
+        self._supplier.request(key, urgency)
 
     def ready(self) -> Sequence[Supplied | Failed]:
         """Hand over what all ranks have, every so many calls; else nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from graphcache.backends.protocol import Backend, EvictUnit, Graph
 from graphcache.batch import Batch, Launch, Plan, Sequence
 from graphcache.coarse import within
-from graphcache.compile.protocol import Failed, Supplied, Supplier
+from graphcache.compile.protocol import Failed, Supplied, Supplier, Urgency
 from graphcache.compile.single_flight import SingleFlight
 from graphcache.costs import Costs, PaddedWork
 from graphcache.errors import BudgetError, ClosedError, CompileError, GraphCacheError, LoadError
@@ -22,7 +22,7 @@ from graphcache.policy.protocol import Action, Budget, Evict, Policy, View
 from graphcache.roster import Roster
 from graphcache.stats import Stats
 from graphcache.step import BoundLaunch, Learner, Outcome, Step
-from graphcache.warm import Progress, WarmOrder, WarmReport, ordered, warm
+from graphcache.warm import Progress, WarmOrder, WarmReport, ordered, undominated, warm
 
 _Shape = tuple[tuple[Sequence, ...], bool]
 
@@ -363,9 +363,10 @@ class GraphCache:
     ) -> WarmReport:
         """Make graphs resident before serving, in this order, until the budget is full.
 
-        ``keys`` is all that the policy can ask for where it is not given.  Nothing is evicted.  After
-        ``deadline_seconds`` no further graph is begun.  ``progress`` is told each key, its index, and how
-        many there are.
+        ``keys`` is all that the policy can ask for where it is not given.  Nothing is evicted.  Where misses
+        fall back, only graphs that are stored, or that no other stands in for, are waited for; the others
+        come between two steps.  After ``deadline_seconds`` no further graph is waited for.  ``progress`` is
+        told each key that is waited for, its index, and how many there are.
 
         Raises:
             ClosedError: the cache was closed.
@@ -374,8 +375,18 @@ class GraphCache:
             raise ClosedError("the cache was closed")
         wanted = list(self.policy.warm_keys() if keys is None else keys)
         self.supplier.prepare(wanted)
+        waits_for = self._waited_for(wanted)
         keys = ordered(wanted, WarmOrder(order), self._key_value)
-        return warm(self, keys, self._clock, deadline_seconds, progress)
+        missing = [key for key in keys if key in waits_for and key not in self.resident]
+        for key in missing[: self._roster.room()]:  # Side by side, where there are several workers.
+            self.supplier.request(key, Urgency.WARM)
+        return warm(self, keys, self._clock, deadline_seconds, progress, waits_for)
+
+    def _waited_for(self, keys: Collection[GraphKey]) -> set[GraphKey]:
+        falls_back = {self.on_miss, self._frozen_on_miss or self.on_miss} == {OnMiss.FALLBACK}
+        if not self.supplier.background or not falls_back:
+            return set(keys)
+        return undominated(keys) | {key for key in keys if self.supplier.stored(key)}
 
     def bring(self, key: GraphKey) -> Supplied | None:
         """Make one graph resident between two steps, evicting nothing; None where it is already.
@@ -392,6 +403,17 @@ class GraphCache:
         supplied = self.supplier.fetch(key)
         self._roster.admit(supplied, self.resident)
         return supplied
+
+    def ask(self, key: GraphKey) -> None:
+        """Have one graph made beside the steps, evicting nothing.
+
+        Raises:
+            BudgetError: there is no room for it beside what is resident and what was asked for.
+        """
+        if key not in self.resident:
+            if self._roster.room() == 0:
+                raise BudgetError(f"{key}: the budget of {self.view.budget.graphs} graphs is full")
+            self._misses.request(key, Urgency.WARM)
 
     def freeze(self, on_miss: OnMiss | None = None) -> None:
         """End the warm-up: from now on a miss does what ``on_miss`` says, or ``frozen_on_miss``."""

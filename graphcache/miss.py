@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 
-from graphcache.compile.protocol import Supplier
+from graphcache.compile.protocol import Supplier, Urgency
 from graphcache.errors import BudgetError, CompileError, FrozenError, LoadError
 from graphcache.key import GraphKey
 from graphcache.roster import Roster
@@ -83,10 +83,10 @@ class Misses:
         self._stats.event("stall", key, supplied.source, waited)
         return Outcome(supplied.source)
 
-    def request(self, key: GraphKey) -> None:
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Ask for a graph in the background, if there is somebody to ask and nobody has."""
         if self._supplier.background and not self._roster.pending(key):
-            self._supplier.request(key)
+            self._supplier.request(key, urgency)
             self._roster.await_(key)
 
     def survive(self, key: GraphKey, error: Exception) -> None:

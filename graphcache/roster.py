@@ -142,6 +142,11 @@ class Roster:
         """Say whether the budget of graphs is used up."""
         return self._residency.full()
 
+    def room(self) -> int | None:
+        """Return how many graphs fit beside those that are resident or asked for; None without a bound."""
+        graphs = self._residency.budget.graphs
+        return None if graphs is None else max(0, graphs - len(self.graphs) - len(self._pending))
+
     def can_admit(self, pinned: Iterable[GraphKey]) -> bool:
         """Say whether one more graph can come in while these stay."""
         return self._residency.can_admit({*pinned, *self.pins})

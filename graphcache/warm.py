@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
 from graphcache.compile.protocol import Supplied
 from graphcache.errors import BudgetError, CompileError, LoadError
-from graphcache.key import GraphKey
+from graphcache.key import GraphKey, dominates
 from graphcache.stats import Stats
 
 logger = logging.getLogger("graphcache.warm")
@@ -49,6 +49,8 @@ class WarmReport:
     loaded: list[GraphKey] = field(default_factory=list)
     compiled: list[GraphKey] = field(default_factory=list)
     present: list[GraphKey] = field(default_factory=list)
+    asked: list[GraphKey] = field(default_factory=list)
+    """Another serves meanwhile; they come between two steps, once they are compiled."""
     left_out: list[GraphKey] = field(default_factory=list)
     """Over the budget, or after the deadline."""
     failed: list[GraphKey] = field(default_factory=list)
@@ -64,6 +66,15 @@ class Warmable(Protocol):
         """Make one graph resident, evicting nothing."""
         ...
 
+    def ask(self, key: GraphKey) -> None:
+        """Have one graph made beside the steps, evicting nothing."""
+        ...
+
+
+def undominated(keys: Collection[GraphKey]) -> set[GraphKey]:
+    """Return the keys that no other one can stand in for: their graphs serve whatever all of them do."""
+    return {key for key in keys if not any(k != key and dominates(k, key) for k in keys)}
+
 
 def warm(
     cache: Warmable,
@@ -71,16 +82,21 @@ def warm(
     clock: Callable[[], float],
     deadline_seconds: float | None,
     progress: Progress | None,
+    waits_for: Collection[GraphKey],
 ) -> WarmReport:
-    """Bring the keys in their order; a key that fails or does not fit does not keep the others out."""
+    """Bring those of the keys that are waited for, and ask for the others, each in their order.
+
+    A key that fails or does not fit does not keep the others out.
+    """
     report = WarmReport()
     began = clock()
-    for index, key in enumerate(keys):
+    for index, key in enumerate(sorted(keys, key=lambda key: key not in waits_for)):
         if deadline_seconds is not None and clock() - began >= deadline_seconds:
             report.left_out.append(key)
             continue
-        (progress or _log)(key, index, len(keys))
-        _list_for(cache, key, report).append(key)
+        if key in waits_for:
+            (progress or _log)(key, index, len(keys))
+        _list_for(cache, key, report, key in waits_for).append(key)
     report.seconds = clock() - began
     return report
 
@@ -89,8 +105,11 @@ def _log(key: GraphKey, index: int, count: int) -> None:
     logger.info("warming %s, %d of %d", key, index + 1, count)
 
 
-def _list_for(cache: Warmable, key: GraphKey, report: WarmReport) -> list[GraphKey]:
+def _list_for(cache: Warmable, key: GraphKey, report: WarmReport, waits: bool) -> list[GraphKey]:
     try:
+        if not waits:
+            cache.ask(key)
+            return report.asked
         supplied = cache.bring(key)
     except BudgetError:
         return report.left_out

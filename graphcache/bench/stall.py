@@ -16,7 +16,7 @@ from graphcache.bench.timing import Progress, silent
 from graphcache.cache import GraphCache
 from graphcache.compile.background import BackgroundSupplier
 from graphcache.compile.inline import InlineSupplier
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.errors import CompileError
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
@@ -61,7 +61,7 @@ class InThread(InlineSupplier):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="graphcache-bench")
         self._under_way: dict[GraphKey, Future[tuple[Artifact, float]]] = {}
 
-    def request(self, key: GraphKey) -> None:
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Have the thread compile a graph after those before it."""
         self._under_way[key] = self._thread.submit(self._timed_compile, key)
         self._under_way[key].add_done_callback(self._tell)

@@ -12,10 +12,10 @@ from concurrent.futures import wait
 from pathlib import Path
 
 from graphcache.backends.protocol import Artifact, Detachable, Job
-from graphcache.compile.flights import Flight, Flights, Made, Stage, Urgency
+from graphcache.compile.flights import Flight, Flights, Made, Stage
 from graphcache.compile.inline import Exclusive, Failures, InlineSupplier
 from graphcache.compile.process import Limits, WorkerProcess
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.errors import ClosedError, ConfigError, HostError, LoadError, WorkerError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
@@ -108,7 +108,7 @@ class BackgroundSupplier(InlineSupplier):
         return self._flight.do(key, lambda: self._at_hand(key) or self._demanded(key))
 
     def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
-        """Ask for one graph without waiting; asking twice is asking once."""
+        """Ask for one graph without waiting; asking twice is asking once, as urgently as ever it was."""
         if not self._flights.closed:
             self._flights.ask(key, urgency)
             self.due = True

@@ -6,23 +6,14 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import Literal, NamedTuple
 
 from graphcache.backends.protocol import Artifact, Job
+from graphcache.compile.protocol import Urgency
 from graphcache.key import GraphKey
 
 RECHECK_SECONDS = 0.25
-
-
-class Urgency(IntEnum):
-    """What is compiled first."""
-
-    DEMAND = 0
-    """A step waits for it."""
-    UPGRADE = 1
-    """A dominating graph serves meanwhile."""
-    WARM = 2
 
 
 class Made(NamedTuple):

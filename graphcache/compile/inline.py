@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from graphcache.backends.protocol import Artifact, Backend, Graph
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.compile.single_flight import SingleFlight
 from graphcache.errors import (
     CompileError,
@@ -160,7 +160,7 @@ class InlineSupplier:
         """Say whether the store has a good entry for this key."""
         return self.shelf.get(key) is not None
 
-    def request(self, key: GraphKey) -> None:
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Do nothing: there is nobody to work in the background."""
 
     def ready(self) -> Sequence[Supplied | Failed]:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from enum import IntEnum
 from typing import Literal, NamedTuple, Protocol
 
 from graphcache.backends.protocol import Graph
 from graphcache.key import GraphKey
+
+
+class Urgency(IntEnum):
+    """What is compiled first."""
+
+    DEMAND = 0
+    """A step waits for it."""
+    UPGRADE = 1
+    """A dominating graph serves meanwhile."""
+    WARM = 2
+    """No batch has asked for it yet."""
 
 
 class Supplied(NamedTuple):
@@ -55,8 +67,8 @@ class Supplier(Protocol):
         """Say whether an artifact is there, so that ``fetch`` would load rather than compile."""
         ...
 
-    def request(self, key: GraphKey) -> None:
-        """Ask for one graph without waiting; asking twice is asking once."""
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
+        """Ask for one graph without waiting; asking twice is asking once, as urgently as ever it was."""
         ...
 
     def ready(self) -> Sequence[Supplied | Failed]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from graphcache.backends.protocol import Graph
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.costs import Costs
 from graphcache.key import GraphKey
 
@@ -64,7 +64,7 @@ class VirtualSupplier:
         """Do nothing: a simulation traces no model."""
         return 0
 
-    def request(self, key: GraphKey) -> None:
+    def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Begin a compile as soon as the one before is done."""
         if key not in self._under_way:
             self._idle_at = max(self._clock.now, self._idle_at) + self._costs.compile_seconds(key)

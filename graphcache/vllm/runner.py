@@ -59,10 +59,12 @@ class GraphCacheModelRunner(CPUModelRunner):
         check_warm(self.graphs, self.vllm_config)
         self.graphs.freeze()
         logger.info(
-            "graphcache is warm after %.1f s: %d graphs compiled, %d loaded, %d left out, %d failed",
+            "graphcache is warm after %.1f s: %d graphs compiled, %d loaded, %d asked for, %d left out,"
+            " %d failed",
             report.seconds,
             len(report.compiled),
             len(report.loaded),
+            len(report.asked),
             len(report.left_out),
             len(report.failed),
         )

@@ -49,7 +49,7 @@ class Scripted:
     def stored(self, key):
         return str(key) in self.job["stored"]
 
-    def request(self, key):
+    def request(self, key, urgency=None):
         self.waiting.setdefault(key, self.job["delay"])
 
     def ready(self):

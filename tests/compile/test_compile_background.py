@@ -12,10 +12,10 @@ from fakes import FakeBackend
 
 from graphcache.backends.protocol import Job
 from graphcache.compile.background import BackgroundSupplier
-from graphcache.compile.flights import Stage, Urgency
+from graphcache.compile.flights import Stage
 from graphcache.compile.inline import InlineSupplier
 from graphcache.compile.process import Limits
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.errors import ClosedError, CompileError, ConfigError, CorruptError, LoadError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats

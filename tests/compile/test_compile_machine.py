@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from graphcache.backends.protocol import Job
 from graphcache.compile import background
 from graphcache.compile.background import BackgroundSupplier
-from graphcache.compile.flights import Stage, Urgency
-from graphcache.compile.protocol import Failed, Supplied
+from graphcache.compile.flights import Stage
+from graphcache.compile.protocol import Failed, Supplied, Urgency
 from graphcache.errors import WorkerError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats

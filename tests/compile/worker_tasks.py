@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -67,3 +68,11 @@ def tell(data: bytes) -> bytes:
         "modules": sorted(sys.modules),
     }
     return json.dumps(told).encode()
+
+
+def meet(data: bytes, *, place: str, others: int) -> bytes:
+    """Return once so many processes do this at the same time."""
+    Path(place, str(os.getpid())).touch()
+    while len(list(Path(place).iterdir())) < others:
+        select.select([], [], [], 0.01)
+    return data

@@ -4,7 +4,8 @@
 
 A job names the model's directory and dtype, and a list of runs.  Each has a cache of its own: a name, a
 policy, and what to break (a name in `TAMPERINGS`) so that a comparison can be seen to fail.  Without runs
-the engine serves as it was started: stock vLLM, or the plugin as the environment says.
+the engine serves as it was started: stock vLLM, or the plugin as the environment says; with ``resident``, it
+does so until so many graphs are, and once more.
 """
 
 from __future__ import annotations
@@ -118,6 +119,14 @@ def embed(llm: Any, limit_tokens: int = MAX_TOKENS) -> np.ndarray:
     return np.array(rows, dtype=np.float32)
 
 
+def embed_until(llm: Any, resident: int, limit_tokens: int) -> list[np.ndarray]:
+    """Embed again and again until so many graphs are resident; return what came of each round."""
+    rounds = []
+    while len(llm.collective_rpc("graphcache_stats")[0]["resident"]) < resident:
+        rounds.append(embed(llm, limit_tokens))
+    return rounds
+
+
 def tokens_of(batch: list[dict[str, Any]]) -> int:
     """Count the tokens of one batch."""
     return sum(len(prompt["prompt_token_ids"]) for prompt in batch)
@@ -146,6 +155,10 @@ def main() -> None:
     stats: dict[str, Any] = {}
     if not job["runs"]:
         arrays["engine"] = embed(llm, limit_tokens)
+        if "resident" in job:
+            (stats["before"],) = llm.collective_rpc("graphcache_stats")
+            arrays["during"] = np.stack(embed_until(llm, job["resident"], limit_tokens))
+            arrays["after"] = embed(llm, limit_tokens)
         if "GRAPHCACHE_PLATFORM" in os.environ:
             (stats["engine"],) = llm.collective_rpc("graphcache_stats")
     for name, policy, tampering in job["runs"]:

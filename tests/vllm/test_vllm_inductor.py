@@ -13,20 +13,29 @@ KEYS = {"prefill/custom/1x128", "prefill/causal/1x128"}
 
 @pytest.fixture(scope="module")
 def starts(run_batches, tmp_path_factory):
-    """Embeddings and statistics of stock vLLM, and of two starts of the plugin over one store."""
+    """Embeddings and statistics of stock vLLM, of two starts of the plugin over one store, and of one that
+    falls back while its graphs compile.
+    """
     folder = tmp_path_factory.mktemp("inductor")
     policy = folder / "policy.yaml"
     policy.write_text(
         "{policy: dynamic-dual, ladder: {kind: explicit, sizes: [128]}, backend: inductor, strict: true,"
         f" frozen_on_miss: raise, store: {{path: {folder / 'store'}}}}}"
     )
+    falling_back = folder / "falling-back.yaml"
+    falling_back.write_text(
+        "{policy: dynamic-dual, ladder: {kind: explicit, sizes: [128]}, backend: inductor, strict: true,"
+        " on_miss: fallback, store: null}"
+    )
     model = str(write_model(folder / "model", hidden=128, layers=1))
     job = {"model": model, "dtype": "float32", "runs": [], "max_tokens": 128}
     ours = {"GRAPHCACHE_PLATFORM": "cpu", "GRAPHCACHE_POLICY": str(policy)}
+    falls_back = {**ours, "GRAPHCACHE_POLICY": str(falling_back)}
     return {
         "stock": run_batches(job),
         "first": run_batches(job, **ours, VLLM_ENABLE_V1_MULTIPROCESSING="1"),
         "second": run_batches(job, **ours),
+        "falling back": run_batches({**job, "resident": len(KEYS)}, **falls_back),
     }
 
 
@@ -44,6 +53,25 @@ def test_only_the_first_start_compiles(starts, start, compiles, loads):
     assert (stats["total"]["compiles"], stats["total"]["loads"]) == (compiles, loads)
     assert stats["total"]["stalls"] == 0
     assert stats["total"]["hits"] == stats["total"]["runs"] == stats["steps"]
+
+
+def test_embeddings_equal_stock_vllm_before_during_and_after_a_graph_is_swapped_in(starts):
+    stock, ours = starts["stock"][0]["engine"], starts["falling back"][0]
+    for embeddings in (ours["engine"], *ours["during"], ours["after"]):
+        assert np.abs(embeddings - stock).max() <= 1e-4
+
+
+def test_an_engine_that_falls_back_serves_while_its_graphs_compile_and_nothing_waits(starts):
+    stats = starts["falling back"][1]
+    before, after = stats["before"], stats["engine"]
+    assert before["resident"].keys() == {"prefill/custom/1x128"}
+    assert before["total"]["fallbacks"] > 0
+    assert after["resident"].keys() == KEYS
+    causal = after["keys"]["prefill/causal/1x128"]
+    assert (causal["upgrades"], causal["compiles"]) == (1, 1)
+    assert causal["hits"] > 0
+    assert (after["total"]["stalls"], after["errors"]) == (0, {})
+    assert [event["kind"] for event in after["events"]].count("trace") == 0
 
 
 @pytest.mark.slow
