@@ -31,7 +31,7 @@ def make_directory() -> Path:
 def publish(
     cache: GraphCache, directory: Path, rank: int, also: Callable[[dict[str, Any]], None] | None = None
 ) -> None:
-    """Write a cache's counters into a worker's file, from time to time and when the cache is closed.
+    """Write a cache's counters into a worker's file: now, from time to time, and when the cache is closed.
 
     A worker that is started anew writes a file of its own: what the one before it counted still counts.
     ``also`` is given each snapshot too.
@@ -47,7 +47,9 @@ def publish(
         if also is not None:
             also(snapshot)
 
-    cache.at_close(Journal([write], cache.stats, period_seconds=PERIOD_SECONDS).close)
+    journal = Journal([write], cache.stats, period_seconds=PERIOD_SECONDS)
+    journal.write()
+    cache.at_close(journal.close)
 
 
 def read(directory: Path) -> list[dict[str, Any]]:

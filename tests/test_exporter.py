@@ -71,6 +71,12 @@ def test_a_scrape_shows_what_the_workers_wrote_last(tmp_path):
     )
 
 
+def test_a_worker_is_seen_at_once(tmp_path):
+    with served([10]) as cache:
+        snapshots.publish(cache, tmp_path, 0)
+        assert [snapshot["steps"] for snapshot in snapshots.read(tmp_path)] == [1]
+
+
 def test_a_torn_or_foreign_file_is_left_out(tmp_path):
     (tmp_path / "0-1.json").write_text('{"keys": ')
     (tmp_path / "1-1.json").write_text("[1, 2]")

@@ -19,6 +19,9 @@ if TYPE_CHECKING:  # vllm.config imports the platform, and this module with it
 
 logger = init_logger(__name__)
 
+CLOSING_SECONDS = 5
+"""How long a server that ends waits for its workers, unless ``--shutdown-timeout`` says otherwise."""
+
 
 class GraphCachePlatform(CpuPlatform):
     """vLLM's CPU platform, with whole-model graphs in place of eager layers."""
@@ -56,6 +59,7 @@ class GraphCachePlatform(CpuPlatform):
             if vllm_config.model_config.runner_type == "pooling":
                 _run_prompts_whole(vllm_config)
             check_policy(vllm_config)
+            _leave_time_to_close(vllm_config)
             if Environment.read().snapshots is None:  # in the front end, whose workers inherit it
                 hand_down_snapshots(make_directory())
         vllm_config.compilation_config.mode = CompilationMode.NONE
@@ -112,3 +116,10 @@ def _run_prompts_whole(vllm_config: VllmConfig) -> None:
         changed.append(f"max_num_batched_tokens raised to {longest}")
     if changed:
         logger.info("graphcache runs each prompt whole: %s", ", ".join(changed))
+
+
+def _leave_time_to_close(vllm_config: VllmConfig) -> None:
+    """Have workers close their caches: by itself vLLM kills them as soon as it is told to end."""
+    if not vllm_config.shutdown_timeout:
+        vllm_config.shutdown_timeout = CLOSING_SECONDS
+        logger.info("graphcache sets shutdown_timeout to %d seconds, to close its caches", CLOSING_SECONDS)

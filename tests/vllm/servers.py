@@ -104,6 +104,7 @@ def own(folder: Path) -> dict[str, str]:
         **kept,
         "PYTHONPATH": str(folder / "site"),
         "GRAPHCACHE_PLATFORM": "cpu",
+        "GRAPHCACHE_STORE": str(folder / "store"),
         "VLLM_PLUGINS": "graphcache",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CONFIG_ROOT": str(folder / "config"),

@@ -11,6 +11,7 @@ import pytest
 from openai import OpenAI
 from servers import SMALL, serving
 
+from graphcache.store.disk import DiskStore
 from graphcache.vllm.models import write_model
 
 pytestmark = pytest.mark.timeout(600)
@@ -19,15 +20,11 @@ EMBEDDING_POLICY = """
 policy: dynamic-dual
 ladder: {kind: explicit, sizes: [32, 64]}
 backend: eager
-store: null
 strict: true
 """
-GENERATION_POLICY = (
-    EMBEDDING_POLICY
-    + """
-ladders: {decode: {kind: explicit, sizes: [64]}, rows: {kind: explicit, sizes: [1, 4]}}
+GENERATION_POLICY = f"""{EMBEDDING_POLICY}
+ladders: {{decode: {{kind: explicit, sizes: [64]}}, rows: {{kind: explicit, sizes: [1, 4]}}}}
 """
-)
 QUESTION = [{"role": "user", "content": "why?"}]
 PROMPTS = ["one", "a second prompt", "and a third one that is longer", "four", "user: why?\nassistant: "]
 NEW_TOKENS = 16
@@ -54,6 +51,8 @@ def generating(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("generating")
     with serving(folder, model, GENERATION_POLICY, *SMALL, end=signal.SIGTERM) as server:
         yield server
+        counted = stats(server)["total"]
+    assert kept(folder) == counted
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +62,19 @@ def embedding(tmp_path_factory, model):
     folder = tmp_path_factory.mktemp("embedding")
     with serving(folder, model, EMBEDDING_POLICY, *options, end=signal.SIGINT) as server:
         yield server
+        counted = stats(server)["total"]
+    assert kept(folder) == counted
+
+
+def stats(server):
+    return json.loads(server.ask("/graphcache/stats"))
+
+
+def kept(folder):
+    """Return what the one run of a server counted, as its store tells once it has ended."""
+    with DiskStore(folder / "store") as store:
+        (run,) = store.ledger.runs().values()
+    return run["total"]
 
 
 @pytest.fixture
@@ -101,11 +113,11 @@ def test_a_streamed_chat_is_the_same(client, stock):
 
 def test_what_was_generated_came_out_of_the_cache(client, generating):
     client.completions.create(**GREEDY, prompt=PROMPTS, extra_body=EXTRA)
-    stats = json.loads(generating.ask("/graphcache/stats"))
-    hits = {key.rsplit("/", 1)[0] for key, counters in stats["keys"].items() if counters["hits"]}
+    counted = stats(generating)
+    hits = {key.rsplit("/", 1)[0] for key, counters in counted["keys"].items() if counters["hits"]}
     assert hits >= {"prefill/custom", "decode/prefix"}
-    assert stats["errors"] == {}
-    assert generating.wait_for("graphcache_hits_total", 1) <= stats["total"]["hits"]
+    assert counted["errors"] == {}
+    assert generating.wait_for("graphcache_hits_total", 1) <= counted["total"]["hits"]
 
 
 def test_the_log_tells_what_was_warmed(generating):
@@ -124,9 +136,9 @@ def test_the_official_client_gets_embeddings(embedding):
 @pytest.mark.slow
 def test_the_server_tells_what_its_cache_counts(embedding):
     embedding.ask("/v1/embeddings", model="m", input="a text")
-    stats = json.loads(embedding.ask("/graphcache/stats"))
-    assert stats["total"]["compiles"] == 4
-    assert stats["total"]["hits"] >= 1
+    counted = stats(embedding)["total"]
+    assert counted["compiles"] == 4
+    assert counted["hits"] >= 1
     command = [sys.executable, "-m", "graphcache", "stats", "--url", embedding.url, "--json"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert json.loads(told)["total"]["total"]["compiles"] == 4
