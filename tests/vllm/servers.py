@@ -67,9 +67,16 @@ def serving(
     port = free_port()
     command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), *options]
     command += ["--served-model-name", "m", "--host", "127.0.0.1", "--port", str(port)]
-    environment = {"GRAPHCACHE_POLICY": str(folder / "policy.yaml"), "TMPDIR": str(temporary), **variables}
+    environment = {
+        "GRAPHCACHE_PLATFORM": "cpu",
+        "GRAPHCACHE_POLICY": str(folder / "policy.yaml"),
+        "GRAPHCACHE_STORE": str(folder / "store"),
+        "VLLM_PLUGINS": "graphcache",
+        "TMPDIR": str(temporary),
+        **variables,
+    }
     with log.open("w") as out:
-        process = subprocess.Popen(command, env=own(folder) | environment, stdout=out, stderr=out)
+        process = subprocess.Popen(command, env=apart(folder) | environment, stdout=out, stderr=out)
     family = [psutil.Process(process.pid)]
     try:
         server = Server(f"http://127.0.0.1:{port}", log)
@@ -96,16 +103,13 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def own(folder: Path) -> dict[str, str]:
+def apart(folder: Path) -> dict[str, str]:
     """Return an environment away from the user's settings and caches, in which ``vllm`` starts."""
     kept = {n: v for n, v in os.environ.items() if not n.startswith(("GRAPHCACHE_", "VLLM_", "PYTEST_"))}
     name_after(folder / "site")
     return {
         **kept,
         "PYTHONPATH": str(folder / "site"),
-        "GRAPHCACHE_PLATFORM": "cpu",
-        "GRAPHCACHE_STORE": str(folder / "store"),
-        "VLLM_PLUGINS": "graphcache",
         "VLLM_NO_USAGE_STATS": "1",
         "VLLM_CONFIG_ROOT": str(folder / "config"),
         "VLLM_CACHE_ROOT": str(folder / "cache"),
