@@ -11,7 +11,7 @@ from graphcache.stats import merge
 
 
 class StatsEndpoint:
-    """Answers with the counters of all workers added up, and with each worker's own."""
+    """Answers with the counters of all workers of all engines added up, and with each worker's own."""
 
     name = "graphcache"
     required_tasks = None
@@ -30,8 +30,10 @@ async def _stats(request: Request) -> dict[str, Any]:
     if engine is None:
         raise HTTPException(503, "this server has no engine")
     try:
-        ranks = await engine.collective_rpc("graphcache_stats")
+        # Its own `collective_rpc` asks all data-parallel engines, and returns what the first one says.
+        engines = await engine.engine_core.call_utility_all_async("collective_rpc", "graphcache_stats")
     except Exception as error:
         raise HTTPException(503, f"the workers have no graph cache: {error}") from error
+    ranks = [rank for ranks in engines for rank in ranks]
     merged = merge(ranks)
     return {**merged, "hit_ratio": hit_ratio(merged["total"]), "ranks": ranks}

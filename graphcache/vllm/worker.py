@@ -33,8 +33,8 @@ class GraphCacheWorker(CPUWorker):
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Load or compile the policy's graphs, then hold the cache to what it has."""
         times = super().compile_or_warm_up_model()
-        _publish(self.model_runner.graphs, self.rank)
         compile_seconds = self.model_runner.warm()
+        _publish(self.model_runner.graphs, self.rank)
         return CompilationTimes(times.language_model + compile_seconds, times.encoder)
 
     def graphcache_stats(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from openai import OpenAI
@@ -156,3 +157,28 @@ def test_the_metrics_are_in_vllms_own(embedding):
 @pytest.mark.slow
 def test_the_log_tells_what_was_changed(embedding):
     assert "graphcache runs each prompt whole: " in embedding.log.read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("api_servers", [1, 2])
+def test_two_engines_are_counted_once_each(tmp_path, model, api_servers):
+    options = ("--data-parallel-size", "2", "--api-server-count", str(api_servers))
+    with (
+        serving(tmp_path, model, GENERATION_POLICY, *SMALL, *options) as server,
+        OpenAI(base_url=f"{server.url}/v1", api_key="none") as client,
+        ThreadPoolExecutor(8) as together,
+    ):
+        assert server.metrics("graphcache_compiles_total") == [4.0, 4.0, 4.0, 4.0]
+        for answer in [
+            together.submit(client.completions.create, **GREEDY, prompt=PROMPTS) for _ in range(8)
+        ]:
+            answer.result()
+        counted = stats(server)
+        each = [rank["steps"] for rank in counted["ranks"]]
+        assert len(each) == 2
+        assert min(each) > 0
+        assert sum(each) == counted["steps"] == server.wait_for("graphcache_steps_total", sum(each))
+        assert server.metrics("graphcache_resident_graphs") == [4.0, 4.0, 4.0, 4.0]
+        assert sum(server.metrics("graphcache_hits_total")) == counted["total"]["hits"]
+    with DiskStore(tmp_path / "store") as store:
+        assert sorted(run["steps"] for run in store.ledger.runs().values()) == sorted(each)
