@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -110,10 +112,21 @@ def _cachetools() -> Lookup:
 
 
 def _vllm_dispatcher() -> Lookup:
-    from graphcache.vllm.measure import graph_dispatcher
+    with _without_warnings():  # of what this machine lacks for serving
+        from graphcache.vllm.measure import graph_dispatcher
 
-    dispatch = graph_dispatcher(LADDER.sizes)
+        dispatch = graph_dispatcher(LADDER.sizes)
     return lambda batch: dispatch(batch.tokens)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 def _torch_compile(batches: Sequence[Batch]) -> tuple[Work, Work]:

@@ -72,3 +72,4 @@ def test_all_are_measured_in_one_run():
     line = [sys.executable, "-c", "from graphcache.cli import main; main()", "bench", "dispatch"]
     ran = subprocess.run([*line, "--repeats", "2", "--json"], capture_output=True, text=True, check=True)
     assert all(value > 0 for value in json.loads(ran.stdout).values())
+    assert ran.stderr == ""
