@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from http.client import HTTPException
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.stats import merge
@@ -18,6 +21,8 @@ UNKNOWN_POLICY = "unknown"
 STATS_PATH = "/graphcache/stats"
 ANSWER_SECONDS = 10.0
 MOST_ANSWER_BYTES = 64 * 2**20
+MOST_REASON_BYTES = 500
+REMEDY = "a vLLM server tells where it runs this package, and VLLM_PLUGINS names graphcache"
 
 
 class Snapshots(Protocol):
@@ -107,17 +112,38 @@ def ask_server(url: str) -> dict[str, Any]:
         ConfigError: it is no such URL.
         GraphCacheError: no answer, or not this package's.
     """
-    if not url.startswith(("http://", "https://")):
+    if not _is_server(url):
         raise ConfigError.of("url", url, "a server's, such as http://localhost:8000")
+    merged = _fetch(url)
+    try:
+        total = {field: merged[field] for field in ("steps", "total", "keys", "errors", "hit_ratio")}
+    except (LookupError, TypeError) as error:
+        raise GraphCacheError(f"{url} tells something else at {STATS_PATH}") from error
+    return {"runs": [], "unreadable": 0, "total": total, "policies": {url: total}}
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        return bool(named) and url.split() == [url]
+    except ValueError:  # a port that is no number, or brackets that do not close
+        return False
+
+
+def _fetch(url: str) -> Any:
     try:
         with urllib.request.urlopen(f"{url.rstrip('/')}{STATS_PATH}", timeout=ANSWER_SECONDS) as answer:
-            merged = json.loads(answer.read(MOST_ANSWER_BYTES))
-        total = {field: merged[field] for field in ("steps", "total", "keys", "errors", "hit_ratio")}
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise GraphCacheError(
-            f"{url} does not tell: {error}; a server does where VLLM_PLUGINS names graphcache"
-        ) from error
-    return {"runs": [], "unreadable": 0, "total": total, "policies": {url: total}}
+            return json.loads(answer.read(MOST_ANSWER_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(MOST_REASON_BYTES).decode(errors="replace")
+        why = f"{url} answers {error.code} at {STATS_PATH}: {said or error.reason}"
+        raise GraphCacheError(f"{why}; {REMEDY}") from error
+    except OSError as error:
+        raise GraphCacheError(f"no server answers at {url}: {getattr(error, 'reason', error)}") from error
+    except (HTTPException, ValueError) as error:
+        raise GraphCacheError(f"{url} tells something else at {STATS_PATH}: {error}") from error
 
 
 def hit_ratio(counters: Mapping[str, Any]) -> float | None:

@@ -1,6 +1,8 @@
 """Runs are kept with their policy, and add up."""
 
 import json
+import re
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -89,9 +91,10 @@ class Answer(BaseHTTPRequestHandler):
     """A server that answers one path with what the test says."""
 
     body = b"{}"
+    code = 200
 
     def do_GET(self):
-        self.send_response(200 if self.path == STATS_PATH else 404)
+        self.send_response(self.code if self.path == STATS_PATH else 404)
         self.end_headers()
         self.wfile.write(self.body)
 
@@ -119,12 +122,48 @@ def test_a_running_server_tells_what_it_counts(server, monkeypatch):
 
 
 @pytest.mark.parametrize("body", [b"not json", b"{}", b"[]"])
-def test_a_server_that_does_not_tell_is_named(server, monkeypatch, body):
+def test_a_server_that_tells_something_else_is_named(server, monkeypatch, body):
     monkeypatch.setattr(Answer, "body", body)
-    with pytest.raises(GraphCacheError, match=r"does not tell: .*VLLM_PLUGINS names graphcache"):
+    with pytest.raises(GraphCacheError, match=rf"{server} tells something else at /graphcache/stats"):
         ask_server(server)
 
 
-def test_nothing_but_a_server_is_asked():
-    with pytest.raises(ConfigError, match="url: 'file:///etc/passwd' is not allowed"):
-        ask_server("file:///etc/passwd")
+@pytest.mark.parametrize(("code", "body"), [(404, b""), (503, b"no graph cache")])
+def test_a_server_that_does_not_tell_says_why_and_the_remedy(server, monkeypatch, code, body):
+    monkeypatch.setattr(Answer, "body", body)
+    monkeypatch.setattr(Answer, "code", code)
+    reason = f"answers {code} at /graphcache/stats: {body.decode() or 'Not Found'}; .* VLLM_PLUGINS names"
+    with pytest.raises(GraphCacheError, match=reason):
+        ask_server(server)
+
+
+def test_a_server_that_is_not_there(server):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # and does not listen
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(GraphCacheError, match=rf"no server answers at {url}: .*[Rr]efused"):
+            ask_server(url)
+
+
+def test_what_does_not_speak_http_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+        def talk():
+            with listening.accept()[0] as connection:
+                connection.sendall(b"220 some other protocol\r\n\r\n")
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        with pytest.raises(GraphCacheError, match=rf"{url} tells something else|no server answers at {url}"):
+            ask_server(url)
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["file:///etc/passwd", "localhost:8000", "http://", "http://localhost:port", "http://[::1", "http://a b"],
+)
+def test_nothing_but_a_server_is_asked(url):
+    with pytest.raises(ConfigError, match=f"url: {re.escape(repr(url))} is not allowed"):
+        ask_server(url)
