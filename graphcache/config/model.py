@@ -36,6 +36,10 @@ MOST_TOKENS = 16384
 """Where it ends if neither it nor the server says so."""
 
 
+WORKER_BYTES = 3 << 29
+"""What a compile worker takes with the C++ compiler that it starts, where it has no limit: 1.5 GiB."""
+
+
 class Config(Section):
     """Everything that can be configured; the fields are those of the YAML file."""
 
@@ -99,6 +103,11 @@ class Config(Section):
         if self.compile.workers is not None:
             return self.compile.workers
         return int("fallback" in (self.on_miss, self.frozen_on_miss))
+
+    @property
+    def worker_bytes(self) -> int:
+        """How much memory those processes may take together: their limits, or what they take as a rule."""
+        return self.workers * (self.compile.max_bytes or WORKER_BYTES)
 
     def ladders(
         self, *, max_tokens: int | None = None, max_rows: int = 1, max_cached: int | None = None

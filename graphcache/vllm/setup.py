@@ -8,6 +8,7 @@ from vllm.config import VllmConfig
 
 from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch, Sequence
+from graphcache.bytesize import format_bytes
 from graphcache.cache import GraphCache
 from graphcache.coarse import Family
 from graphcache.config import Config, Environment, load_config
@@ -53,6 +54,23 @@ def check_policy(vllm_config: VllmConfig) -> None:
         check_graphs(_needed(policy, vllm_config), config.budget.graphs, _setting(vllm_config))
     except ConfigError as error:
         raise ConfigError(f"graphcache: {error}") from None
+
+
+def beside_workers(available_bytes: int) -> int:
+    """Return what is left of an amount of memory beside the compile workers.
+
+    Raises:
+        ConfigError: nothing is.
+    """
+    config = _config()
+    left = available_bytes - config.worker_bytes
+    if left <= 0:
+        raise ConfigError(
+            f"graphcache: {config.workers} compile workers take {format_bytes(config.worker_bytes)}, and vLLM"
+            f" has {format_bytes(available_bytes)} for its KV cache; set compile.max_bytes or compile.workers"
+            " lower, or --gpu-memory-utilization higher"
+        )
+    return left
 
 
 def check_warm(cache: GraphCache, vllm_config: VllmConfig) -> None:

@@ -8,16 +8,21 @@ from typing import Any
 
 import torch
 from vllm import envs
+from vllm.logger import init_logger
 from vllm.utils.cpu_resource_utils import parse_id_list
 from vllm.v1.worker.cpu_worker import CPUWorker
 from vllm.v1.worker.worker_base import CompilationTimes
 
 import graphcache.vllm.norm  # noqa: F401  (registers the layer before a model is built)
+from graphcache.bytesize import format_bytes
 from graphcache.cache import GraphCache
 from graphcache.config.environment import Environment
 from graphcache.exporter import SharedMetrics
 from graphcache.snapshots import publish
 from graphcache.vllm.runner import GraphCacheModelRunner
+from graphcache.vllm.setup import beside_workers
+
+logger = init_logger(__name__)
 
 
 class GraphCacheWorker(CPUWorker):
@@ -29,6 +34,20 @@ class GraphCacheWorker(CPUWorker):
         super().init_device()
         # CPUWorker builds its runner itself; ours has other methods and the same state.
         self.model_runner.__class__ = GraphCacheModelRunner
+
+    def determine_available_memory(self) -> int:
+        """Return the bytes for the KV cache, less what compile workers need, unless the size was given.
+
+        Raises:
+            ConfigError: they leave nothing.
+        """
+        available = super().determine_available_memory()
+        explicit = self.cache_config.kv_cache_memory_bytes is not None
+        if explicit or not self.model_runner.graphs.supplier.background:
+            return available
+        left = beside_workers(available)
+        logger.info("graphcache keeps %s for its compile workers", format_bytes(available - left))
+        return left
 
     def compile_or_warm_up_model(self) -> CompilationTimes:
         """Load or compile the policy's graphs, then hold the cache to what it has."""
