@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from graphcache.child import events, vllm_environment
 from graphcache.config import load_config
 from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.trace.requests import Trace
@@ -23,8 +20,6 @@ SINGLE = "static-causal"
 
 MODEL = {"family": "qwen3", "hidden": 1024, "layers": 4, "heads": 16, "seed": 0}
 """The model that is written where none is given: big enough that attention shows."""
-
-LOG_LINES = 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,56 +140,16 @@ def run_job(job: Job, report: Report = lambda event: None) -> Result:
     Raises:
         GraphCacheError: the engine failed; the message ends with the last lines of its log.
     """
-    with tempfile.TemporaryFile("w+") as log:
-        with subprocess.Popen(
-            [sys.executable, "-m", "graphcache.vllm.serve"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=_environment(os.environ, job),
-        ) as child:
-            try:
-                result = _follow(child, job, report)
-            finally:
-                child.kill()
-        if result is None:
-            log.seek(0)
-            tail = "".join(log.readlines()[-LOG_LINES:])
-            raise GraphCacheError(f"the engine of {job.policy} failed; the last of its log:\n{tail}")
-    return result
-
-
-def _follow(child: subprocess.Popen[str], job: Job, report: Report) -> Result | None:
-    assert child.stdin is not None
-    assert child.stdout is not None
-    with child.stdin as stdin:
-        json.dump(asdict(job), stdin)
-    result = None
-    for line in child.stdout:
-        event = json.loads(line)
+    environment = vllm_environment(job.policy, job.store)
+    what, result = f"the engine of {job.policy}", None
+    for event in events("graphcache.vllm.serve", asdict(job), environment, what):
         if event["event"] == "result":
             result = Result(**event["result"])
         else:
             report(event)
-    return result if child.wait() == 0 else None
-
-
-def _environment(variables: Mapping[str, str], job: Job) -> dict[str, str]:
-    """Return the engine's environment: our platform, and nothing that the caller set for another."""
-    kept = {name: value for name, value in variables.items() if not name.startswith(("GRAPHCACHE_", "VLLM_"))}
-    threads = str(os.cpu_count() or 1)
-    return {
-        **kept,
-        "GRAPHCACHE_PLATFORM": "cpu",
-        "GRAPHCACHE_POLICY": job.policy,
-        "GRAPHCACHE_STORE": job.store,
-        "HF_HUB_OFFLINE": "1",
-        "OMP_NUM_THREADS": variables.get("OMP_NUM_THREADS", threads),
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_NO_USAGE_STATS": "1",
-        "VLLM_USE_V2_MODEL_RUNNER": "0",
-    }
+    if result is None:
+        raise GraphCacheError(f"{what} ended without a result")
+    return result
 
 
 def default_model(directory: Path) -> Path:

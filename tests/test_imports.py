@@ -42,7 +42,7 @@ READ_ENVIRONMENT = {
     "graphcache.backends.xla",  # torch-xla's own variables
     "graphcache.doctor",  # the same as the first
     "graphcache.compile.process",  # all of it, for the compile worker that it starts
-    "graphcache.run",  # all of it, for the engine that it starts
+    "graphcache.child",  # all of it, for the engine that it starts
     "graphcache.store.private",  # HOME and XDG_CACHE_HOME
     "graphcache.store.lock",  # XDG_RUNTIME_DIR
 }

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcache.child import vllm_environment
 from graphcache.errors import ConfigError, GraphCacheError
-from graphcache.run import Job, Result, _environment, jobs, quantile, run_job
+from graphcache.run import Job, Result, jobs, quantile, run_job
 from graphcache.trace import Trace
 
 TRACE = Trace("t", np.array([0.0, 1.0]), np.array([5, 9]), np.array([1, 1]))
@@ -55,7 +56,8 @@ def test_the_row_adds_up():
 
 def test_the_engine_gets_our_settings_and_none_of_the_callers():
     job = Job("static-mask", "model", "store", [0.0], [1], 4, 64)
-    environment = _environment({"VLLM_PLUGINS": "other", "GRAPHCACHE_DISABLE": "1", "PATH": "/bin"}, job)
+    caller = {"VLLM_PLUGINS": "other", "GRAPHCACHE_DISABLE": "1", "PATH": "/bin"}
+    environment = vllm_environment(job.policy, job.store, caller)
     assert "VLLM_PLUGINS" not in environment
     assert "GRAPHCACHE_DISABLE" not in environment
     assert (environment["PATH"], environment["GRAPHCACHE_POLICY"]) == ("/bin", "static-mask")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from graphcache import __version__
-from graphcache.cli import advise, bench, contract, entries, policy, run, simulate, stats, store
+from graphcache.cli import advise, bench, contract, entries, policy, run, simulate, stats, store, warm
 
 app = typer.Typer(
     name="graphcache",
@@ -38,5 +38,5 @@ def graphcache(
     """Look at, fill and tune the cache of compiled graphs."""
 
 
-for part in (run, stats, entries, policy, simulate, advise, store, bench, contract):
+for part in (run, warm, stats, entries, policy, simulate, advise, store, bench, contract):
     part.commands(app)

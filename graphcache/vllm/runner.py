@@ -37,6 +37,10 @@ class GraphCacheModelRunner(CPUModelRunner):
     backend: Backend
     program: VllmProgram
 
+    def load_model_only(self) -> None:
+        """Load the model, and open no cache."""
+        super().load_model()
+
     def load_model(self, load_dummy_weights: bool = False) -> None:
         """Load the model, and open the cache of its graphs."""
         super().load_model(load_dummy_weights)

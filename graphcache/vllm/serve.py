@@ -7,8 +7,6 @@ is nothing to do, so that batches form as they would at the trace's rate, withou
 from __future__ import annotations
 
 import json
-import logging
-import os
 import random
 import sys
 import time
@@ -17,18 +15,17 @@ from dataclasses import asdict
 from typing import Any
 
 from graphcache.run import Job, Result
+from graphcache.vllm.emit import take_stdout, tell_warm_up
 
 KV_CACHE_BYTES = 256 * 2**20
 CALIBRATION_RUNS = 5
 
-Emit = Callable[[dict[str, Any]], None]
-
 
 def main() -> None:
     """Read the job, run it, and write its events, one JSON object a line."""
-    emit = _take_stdout()
+    emit = take_stdout()
     job = Job(**json.load(sys.stdin))
-    _tell_warm_up(emit)
+    tell_warm_up(emit)
     began = time.perf_counter()
     engine = _engine(job)
     start_seconds = time.perf_counter() - began
@@ -120,24 +117,6 @@ def _engine(job: Job) -> Any:
         seed=job.seed,
     )
     return llm.llm_engine
-
-
-def _take_stdout() -> Emit:
-    """Keep standard output for events alone: whatever else is printed goes where errors go."""
-    events = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    return lambda event: print(json.dumps(event), file=events, flush=True)
-
-
-def _tell_warm_up(emit: Emit) -> None:
-    class Forward(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            key, index, count = record.args  # type: ignore[misc]
-            emit({"event": "warm", "key": str(key), "index": index, "of": count})
-
-    logger = logging.getLogger("graphcache.warm")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(Forward())
 
 
 if __name__ == "__main__":

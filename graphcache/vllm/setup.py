@@ -31,7 +31,7 @@ def open_cache(program: VllmProgram) -> tuple[GraphCache, Backend]:
     """
     config = _config()
     backend = build_backend(config, program)
-    return build_cache(config, backend, policy=_policy(config, program.vllm_config)), backend
+    return build_cache(config, backend, policy=configured_policy(config, program.vllm_config)), backend
 
 
 def check_policy(vllm_config: VllmConfig) -> None:
@@ -41,7 +41,7 @@ def check_policy(vllm_config: VllmConfig) -> None:
         ConfigError: the policy can't serve them; names the setting of each side, and the remedy.
     """
     config = _config()
-    policy = _policy(config, vllm_config)
+    policy = configured_policy(config, vllm_config)
     state = policy.start()
     for settings, batch in _largest_batches(vllm_config):
         try:
@@ -109,7 +109,12 @@ def _config() -> Config:
     return load_config(Environment.read().policy or DEFAULT_POLICY)
 
 
-def _policy(config: Config, vllm_config: VllmConfig) -> Policy:
+def configured_policy(config: Config, vllm_config: VllmConfig) -> Policy:
+    """Return the policy of a configuration, with what vLLM's own limits say of its ladders.
+
+    Raises:
+        ConfigError: a ladder, or an option of the policy, that can't be.
+    """
     scheduler = vllm_config.scheduler_config
     generates = vllm_config.model_config.runner_type == "generate"
     ladders = config.ladders(

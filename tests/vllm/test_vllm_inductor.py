@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -9,6 +13,31 @@ from graphcache.vllm.models import write_model
 
 pytestmark = pytest.mark.timeout(1800)
 KEYS = {"prefill/custom/1x128", "prefill/causal/1x128"}
+
+
+def warm(model, policy, store, *arguments, options=(), exits=0):
+    """Run ``graphcache warm`` as a user does; return the outcome of each graph."""
+    command = [
+        sys.executable,
+        "-m",
+        "graphcache",
+        "warm",
+        model,
+        "--policy",
+        policy,
+        "--store",
+        store,
+        "--json",
+    ]
+    done = subprocess.run(
+        [*map(str, command), *options, "--", "--dtype", "float32", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == exits, done.stderr[-3000:]
+    return {graph["key"]: graph["outcome"] for graph in json.loads(done.stdout)["graphs"]}
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +60,16 @@ def starts(run_batches, tmp_path_factory):
     job = {"model": model, "dtype": "float32", "runs": [], "max_tokens": 128}
     ours = {"GRAPHCACHE_PLATFORM": "cpu", "GRAPHCACHE_POLICY": str(policy)}
     falls_back = {**ours, "GRAPHCACHE_POLICY": str(falling_back)}
+    limits = ("--runner=pooling", "--max-model-len=128", "--max-num-batched-tokens=128", "--max-num-seqs=8")
+
+    def told(exits):
+        return warm(model, policy, folder / "store", *limits, options=["--dry-run"], exits=exits)
+
     return {
+        "missing": told(1),
         "stock": run_batches(job),
         "first": run_batches(job, **ours, VLLM_ENABLE_V1_MULTIPROCESSING="1"),
+        "stored": told(0),
         "second": run_batches(job, **ours),
         "falling back": run_batches({**job, "resident": len(KEYS)}, **falls_back),
     }
@@ -53,6 +89,11 @@ def test_only_the_first_start_compiles(starts, start, compiles, loads):
     assert (stats["total"]["compiles"], stats["total"]["loads"]) == (compiles, loads)
     assert stats["total"]["stalls"] == 0
     assert stats["total"]["hits"] == stats["total"]["runs"] == stats["steps"]
+
+
+def test_what_a_server_would_find_is_told_without_one(starts):
+    assert starts["missing"] == dict.fromkeys(KEYS, "missing")
+    assert starts["stored"] == dict.fromkeys(KEYS, "stored")
 
 
 def test_embeddings_equal_stock_vllm_before_during_and_after_a_graph_is_swapped_in(starts):
@@ -75,7 +116,7 @@ def test_an_engine_that_falls_back_serves_while_its_graphs_compile_and_nothing_w
 
 
 @pytest.mark.slow
-def test_a_restart_with_another_kv_cache_loads_its_graphs_and_copies_nothing_of_it(
+def test_a_server_loads_what_was_warmed_whatever_its_kv_cache_and_copies_nothing_of_it(
     run_generation, tmp_path_factory
 ):
     folder = tmp_path_factory.mktemp("inductor-generation")
@@ -95,11 +136,14 @@ def test_a_restart_with_another_kv_cache_loads_its_graphs_and_copies_nothing_of_
     large = {**job, "engine": {**limits, "kv_cache_memory_bytes": 2**30}}
     ours = {"GRAPHCACHE_PLATFORM": "cpu", "GRAPHCACHE_POLICY": str(policy)}
     stock = run_generation(job)["engine"]
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items()]
+    filled = warm(job["model"], policy, folder / "store", *flags, options=["--workers=2"])
+    assert list(filled.values()) == ["compiled"] * 4
     first = run_generation(job, **ours)["engine"]
     second = run_generation(large, **ours)["engine"]
     assert len(stock["tokens"]) >= 6
     assert first["tokens"] == second["tokens"] == stock["tokens"]
-    assert first["stats"]["total"]["compiles"] == second["stats"]["total"]["loads"] == 4
-    assert second["stats"]["total"]["compiles"] == 0
+    for start in (first, second):
+        assert (start["stats"]["total"]["compiles"], start["stats"]["total"]["loads"]) == (0, 4)
     # Pages of the cache that nothing wrote to are not resident: one copy of it would make them so.
     assert second["grown_bytes"] < 2**28
