@@ -2,5 +2,5 @@
 
 __version__ = "0.1.0"
 
-CODEGEN_VERSION = 1
+CODEGEN_VERSION = 2
 """Raised by hand when the graphs that this package generates change; a fact of every namespace."""

@@ -26,7 +26,7 @@ from torch.export import ExportedProgram
 
 from graphcache.backends.bind import OWN_PREFIX, Spec, find
 from graphcache.backends.payload import LIBRARY, OPERATORS, OWN, Payload
-from graphcache.backends.program import Program
+from graphcache.backends.program import Program, Template
 from graphcache.backends.target import ISAS, NATIVE, NO_COMPILER, PLANNED_THREADS, Target, compiler_version
 from graphcache.errors import ConfigError
 from graphcache.key import GraphKey
@@ -34,8 +34,12 @@ from graphcache.key import GraphKey
 _inductor = threading.Lock()
 
 
-def export(program: Program, key: GraphKey, *, strict: bool = False) -> bytes:
+def export(
+    program: Program, key: GraphKey, *, strict: bool = False, template: Template | None = None
+) -> bytes:
     """Export one graph of a model, without its weights, whatever their size: some hundred kilobytes.
+
+    With a ``template``, the dimensions that it leaves open are open, and `fixed` closes them.
 
     Raises:
         ConfigError: a tensor that the module uses is neither parameter, buffer nor literal, or an input
@@ -43,11 +47,10 @@ def export(program: Program, key: GraphKey, *, strict: bool = False) -> bytes:
         Exception: the exporter's own, with its own message.
     """
     module, inputs = program.module(key), program.inputs(key)
+    shapes = template.dynamic_shapes if template else program.dynamic_shapes(key)
     alive = _tensors_alive()
     with torch.inference_mode(False), torch.no_grad(), _known_warnings():
-        exported = torch.export.export(
-            module, inputs, dynamic_shapes=program.dynamic_shapes(key), strict=strict
-        )
+        exported = torch.export.export(module, inputs, dynamic_shapes=shapes, strict=strict)
         _check(exported, module, alive)
         _drop_weights(exported)
         buffer = io.BytesIO()
@@ -55,24 +58,49 @@ def export(program: Program, key: GraphKey, *, strict: bool = False) -> bytes:
     return buffer.getvalue()
 
 
+def fixed(program: Program, key: GraphKey) -> list[Any]:
+    """Return, as plain JSON, what fixes a template to one key.
+
+    Per input, that is its `Spec` and, by dimension, the names and least sizes of what stays dynamic.
+    """
+    inputs, shapes = program.inputs(key), program.dynamic_shapes(key)
+    leaves = pytree.tree_leaves(shapes, is_leaf=lambda shape: shape is None or isinstance(shape, dict))
+    leaves = leaves if shapes is not None else [None] * len(inputs)
+    return [
+        [
+            Spec.of(tensor).as_json(),
+            {str(place): [dim.__name__, dim.min] for place, dim in (leaf or {}).items()},
+        ]
+        for tensor, leaf in zip(inputs, leaves, strict=True)
+    ]
+
+
 def compile_job(
-    exported: bytes, *, target: dict[str, Any], options: dict[str, Any], imports: list[str]
+    exported: bytes,
+    *,
+    target: dict[str, Any],
+    options: dict[str, Any],
+    imports: list[str],
+    inputs: list[Any] | None = None,
 ) -> bytes:
     """Do a `Job`: compile what `export` made, in a process that does that and nothing else.
 
-    ``imports`` are modules that register the operators of others.  Headers are compiled once, into the
-    process's own temporary directory, which halves every compile but the first.
+    ``imports`` are modules that register the operators of others; ``inputs`` are what `fixed` returned, where
+    a template was exported.  Headers are compiled once, into the process's own temporary directory, which
+    halves every compile but the first.
     """
     for module in imports:
         import_module(module)
     precompile = shutil.which("openssl") is not None  # Inductor takes a header's digest with it.
     return compile_exported(
-        exported, Target(**target), {"aot_inductor.precompile_headers": precompile, **options}
+        exported, Target(**target), {"aot_inductor.precompile_headers": precompile, **options}, inputs
     )
 
 
-def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]) -> bytes:
-    """Compile what `export` made, for a resolved target; return the payload.
+def compile_exported(
+    exported: bytes, target: Target, options: Mapping[str, Any], inputs: list[Any] | None = None
+) -> bytes:
+    """Compile what `export` made, for a resolved target, after fixing a template; return the payload.
 
     ``options`` are Inductor's own, by their dotted names; they come on top of those that follow from the
     target.  One compile runs at a time in one process.
@@ -85,7 +113,7 @@ def compile_exported(exported: bytes, target: Target, options: Mapping[str, Any]
     with _inductor, torch.inference_mode(False), torch.no_grad(), _known_warnings():
         program = torch.export.load(io.BytesIO(exported))
         _allocate_weights(program)
-        return _payload(program, target, options)
+        return _payload(program if inputs is None else _fix(program, inputs), target, options)
 
 
 def compile_live(program: Program, key: GraphKey, target: Target, options: Mapping[str, Any]) -> bytes:
@@ -114,6 +142,20 @@ def _payload(program: ExportedProgram, target: Target, options: Mapping[str, Any
         shutil.rmtree(directory, ignore_errors=True)
     about["target"], about["torch"] = dict(target.facts()), torch.__version__
     return Payload({**files, OWN: own}, about).pack()
+
+
+def _fix(program: ExportedProgram, inputs: list[Any]) -> ExportedProgram:
+    """Export a template again, for inputs of these shapes alone."""
+    dims: dict[str, Any] = {}
+    tensors, shapes = [], []
+    for (dtype, sizes, strides), dynamic in inputs:
+        tensors.append(
+            torch.empty_strided(sizes, strides, dtype=getattr(torch, dtype.removeprefix("torch.")))
+        )
+        for name, least in dynamic.values():
+            dims.setdefault(name, torch.export.Dim(name, min=least))
+        shapes.append({int(place): dims[name] for place, (name, _) in dynamic.items()} or None)
+    return torch.export.export(_module(program), tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
 
 
 def _tensors_alive() -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import shutil
 import tempfile
@@ -16,11 +17,13 @@ import torch.utils._pytree as pytree
 
 from graphcache.backends.bind import InputCheck, Spec, constants, own_constants
 from graphcache.backends.payload import LIBRARY, OWN, Payload, payload_digest
-from graphcache.backends.program import Program
+from graphcache.backends.program import Program, Templated
 from graphcache.backends.protocol import Artifact, EvictUnit, Graph, Job
 from graphcache.backends.target import NATIVE, Target, check_host
 from graphcache.errors import ConfigError, HostError, LoadError
 from graphcache.key import GraphKey
+
+logger = logging.getLogger("graphcache")
 
 
 @dataclass(slots=True)
@@ -75,6 +78,7 @@ class InductorBackend:
         self.options = dict(options or {})
         self._unpack_dir = Path(unpack_dir or tempfile.gettempdir())
         self._loaded: dict[tuple[GraphKey, bytes], _Loaded] = {}
+        self._templates: dict[str, bytes | None] = {}
 
     def fingerprint(self) -> list[tuple[str, str]]:
         """Return the facts of torch, this backend's options, its target, and the program."""
@@ -98,13 +102,35 @@ class InductorBackend:
         return export(self.program, key, strict=self.strict)
 
     def job(self, key: GraphKey) -> Job:
-        """Trace one graph of the live model, and return what is left to do as a job for another process.
+        """Trace the live model, and return what is left to do for one graph as a job for another process.
+
+        The graphs of one `Template` share a trace, in which their lengths are open.
 
         Raises:
             Exception: the exporter's own, with its own message.
         """
         arguments = {"target": asdict(self.target), "options": self.options, "imports": self.imports}
-        return Job("graphcache.backends.exported:compile_job", self.export(key), arguments)
+        task, template = "graphcache.backends.exported:compile_job", self._template(key)
+        if template is None:
+            return Job(task, self.export(key), arguments)
+        from graphcache.backends.exported import fixed
+
+        return Job(task, template, {**arguments, "inputs": fixed(self.program, key)})
+
+    def _template(self, key: GraphKey) -> bytes | None:
+        """Return the export that this key shares with others, made once; None where it has none."""
+        if self.strict or not isinstance(self.program, Templated):
+            return None
+        from graphcache.backends.exported import export
+
+        template = self.program.template(key)
+        if template.name not in self._templates:
+            try:
+                self._templates[template.name] = export(self.program, key, template=template)
+            except Exception as error:  # whatever the exporter raises, each key by itself may still do
+                logger.warning("%s: each graph is traced by itself: %s", template.name, error)
+                self._templates[template.name] = None
+        return self._templates[template.name]
 
     def compile(self, key: GraphKey) -> Artifact:
         """Export and compile one graph in this process.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from graphcache.key import GraphKey
 
@@ -34,4 +34,23 @@ class Program(Protocol):
 
     def facts(self) -> list[tuple[str, str]]:
         """Return the labelled facts of the model: configuration, source, dtypes, task."""
+        ...
+
+
+class Template(NamedTuple):
+    """One export that serves several keys: a name that they share, and the dimensions that it leaves open.
+
+    ``dynamic_shapes`` is as ``torch.export`` takes it, for the inputs of any of these keys.
+    """
+
+    name: str
+    dynamic_shapes: Any
+
+
+@runtime_checkable
+class Templated(Protocol):
+    """A program whose keys share exports: a model is traced once a template, not once a key."""
+
+    def template(self, key: GraphKey) -> Template:
+        """Return the template from which this key's graph is made, by fixing its inputs' shapes."""
         ...

@@ -12,6 +12,7 @@ from vllm.config import VllmConfig
 from vllm.forward_context import create_forward_context, override_forward_context
 from vllm.model_executor.layers.attention import Attention
 
+from graphcache.backends.program import Template
 from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest
 from graphcache.key import GraphKey, MaskMode
@@ -127,6 +128,20 @@ class VllmProgram:
         fixed = [None] * (len(self.padding(key).given()) - 2)
         return (None, None, (*fixed, *[slots] * len(self.paged.layers)))
 
+    def template(self, key: GraphKey) -> Template:
+        """Return the export in which new tokens and cached blocks are open, unless there is one of them."""
+        given = self.padding(key).given()
+        shapes: list[Any] = [_open("new", key.seq_len)] * len(given)
+        sizes = {"token": key.seq_len}
+        if key.mode is MaskMode.PREFIX:
+            sizes["block"] = given[-1].shape[1]
+            shapes[-1] = _open("blocks", sizes["block"])
+        if self.paged is not None:
+            shapes += self.dynamic_shapes(key)[2][len(given) - 2 :]
+        fixed = [f"one {what}" for what, size in sizes.items() if size == 1]
+        name = " ".join((f"{key.kind}/{key.mode} of {key.rows} rows", *key.flags, *fixed))
+        return Template(name, (*shapes[:2], tuple(shapes[2:])))
+
     def facts(self) -> list[tuple[str, str]]:
         """Return the model's facts: its configuration and source as digests, dtypes, task, vLLM version."""
         from vllm import __version__
@@ -142,6 +157,11 @@ class VllmProgram:
             ("model.max_tokens", str(model_config.max_model_len)),
             ("model.block_size", str(self.paged.block_size) if self.paged else "none"),
         ]
+
+
+def _open(name: str, size: int) -> dict[int, Any] | None:
+    """Leave a second dimension open; one of size 1 can't be."""
+    return {1: torch.export.Dim(name, min=2)} if size > 1 else None
 
 
 def config_digest(fields: dict[str, Any]) -> str:

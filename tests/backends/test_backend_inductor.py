@@ -13,6 +13,7 @@ from tiny_model import CAUSAL, CUSTOM, HIDDEN, TinyProgram, same
 
 from graphcache.backends.inductor import InductorBackend, takes_march
 from graphcache.backends.payload import LIBRARY, OPERATORS, Payload
+from graphcache.backends.program import Template
 from graphcache.backends.protocol import Artifact, EvictUnit
 from graphcache.compile.process import Limits, WorkerProcess
 from graphcache.errors import ConfigError, HostError, LoadError
@@ -57,6 +58,40 @@ def test_graphs_run_in_another_process_that_never_imports_the_compiler(
     for key in (CAUSAL, CUSTOM):
         (tmp_path / key.mode).write_bytes(compiled[key])
     python(ELSEWHERE, tmp_path / CAUSAL.mode, tmp_path / CUSTOM.mode)
+
+
+def test_graphs_of_one_template_are_traced_once(
+    program: TinyProgram, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphcache.backends import exported
+
+    traced, honest = [], exported.export
+    monkeypatch.setattr(exported, "export", lambda *a, **o: traced.append(a[1]) or honest(*a, **o))
+    backend = InductorBackend(program)
+    longer = GraphKey(1, 48)
+    jobs = [backend.job(key) for key in (CAUSAL, longer, CUSTOM, CAUSAL)]
+    assert traced == [CAUSAL, CUSTOM]
+    assert jobs[0].data is jobs[1].data is jobs[3].data is not jobs[2].data
+    payload = exported.compile_job(jobs[1].data, **jobs[1].arguments)
+    graph = backend.load(longer, Artifact(payload=payload))
+    assert same(graph(*program.inputs(longer)), program.model(*program.inputs(longer)))
+    more_slots = program.inputs(longer, slots=200)
+    assert same(graph(*more_slots), program.model(*program.inputs(longer, slots=200)))
+    with pytest.raises(ValueError, match="48"):
+        graph(*program.inputs(CAUSAL))
+
+
+def test_a_model_whose_lengths_can_not_be_open_is_traced_key_by_key(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = TinyProgram()
+    shapes = ({1: torch.export.Dim("length", min=33)}, {}, {})
+    monkeypatch.setattr(program, "template", lambda key: Template("longer ones", shapes))
+    backend = InductorBackend(program)
+    jobs = [backend.job(key) for key in (CAUSAL, GraphKey(1, 48))]
+    assert jobs[0].data != jobs[1].data
+    assert "inputs" not in jobs[0].arguments
+    assert [record.message for record in caplog.records if "longer ones" in record.message] != []
 
 
 def test_a_worker_compiles_the_same_without_the_weights(

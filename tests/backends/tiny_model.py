@@ -7,6 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
+from graphcache.backends.program import Template
 from graphcache.key import GraphKey, MaskMode
 
 HIDDEN = 64
@@ -106,6 +107,12 @@ class TinyProgram:
         slots = torch.export.Dim("slots", min=2)
         shapes: tuple[dict[int, Any], ...] = ({}, {1: slots}, {})
         return (*shapes, {}) if key.mode is MaskMode.CUSTOM else shapes
+
+    def template(self, key: GraphKey) -> Template:
+        length = torch.export.Dim("length", min=2, max=64)
+        shapes = ({1: length}, {1: torch.export.Dim("slots", min=2)}, {0: length * key.rows})
+        masked = ({0: length, 1: length},) if key.mode is MaskMode.CUSTOM else ()
+        return Template(f"{key.mode} {key.rows}", (*shapes, *masked))
 
     def facts(self) -> list[tuple[str, str]]:
         return [("model", "tiny")]
