@@ -47,6 +47,11 @@ class FaultyStore:
             raise self.get_error
         return self.inner.get(digest)
 
+    def peek(self, digest):
+        if self.get_error:
+            raise self.get_error
+        return self.inner.peek(digest)
+
     def put(self, digest, record, payload):
         if self.put_error:
             raise self.put_error

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from graphcache.backends.protocol import Artifact, Backend, Graph
 from graphcache.compile.protocol import Failed, Supplied, Urgency
@@ -25,6 +25,7 @@ from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.protocol import Record, Store, Stored
 
+Found = TypeVar("Found")
 Exclusive = Callable[[str], AbstractContextManager[object]]
 
 
@@ -39,8 +40,7 @@ class Shelf:
     def __init__(self, store: Store | None, backend: Backend, stats: Stats) -> None:
         self.facts = backend_facts(backend)
         self.namespace = namespace_digest(self.facts)
-        self.persists = store is not None and backend.persists
-        self._store = store
+        self._store = store if backend.persists else None
         self._stats = stats
 
     def digest(self, key: GraphKey) -> str:
@@ -49,24 +49,32 @@ class Shelf:
 
     def get(self, key: GraphKey) -> Stored | None:
         """Return this key's verified entry, or None: a bad one is counted, and is a miss."""
-        if self._store is None or not self.persists:
-            return None
+        stored = self._ask(self._store.get, key) if self._store is not None else None
+        return stored if stored and self._is_of(stored.record, key) else None
+
+    def has(self, key: GraphKey) -> bool:
+        """Say whether this key has an entry, as far as its header tells; a bad one is counted."""
+        record = self._ask(self._store.peek, key) if self._store is not None else None
+        return record is not None and self._is_of(record, key)
+
+    def _ask(self, ask: Callable[[str], Found | None], key: GraphKey) -> Found | None:
         try:
-            stored = self._store.get(self.digest(key))
+            return ask(self.digest(key))
         except CorruptError as error:
             self._stats.fault("corrupt-entry", error)
-            return None
         except (StoreError, OSError) as error:
             self._stats.fault("store-read", error)
-            return None
-        if stored and (stored.record.namespace, stored.record.key) != (self.namespace, str(key)):
+        return None
+
+    def _is_of(self, record: Record, key: GraphKey) -> bool:
+        its_own = (record.namespace, record.key) == (self.namespace, str(key))
+        if not its_own:
             self._stats.fault("wrong-entry", CorruptError(f"the entry of {key} is another key's"))
-            return None
-        return stored
+        return its_own
 
     def put(self, key: GraphKey, artifact: Artifact, seconds: float) -> None:
         """Keep an artifact; a full or broken store costs the next process a compile, and is counted."""
-        if self._store is None or not self.persists or artifact.payload is None:
+        if self._store is None or artifact.payload is None:
             return
         record = Record(
             namespace=self.namespace,
@@ -157,8 +165,8 @@ class InlineSupplier:
         return self._flight.do(key, lambda: self._loaded(key) or self._compiled(key))
 
     def stored(self, key: GraphKey) -> bool:
-        """Say whether the store has a good entry for this key."""
-        return self.shelf.get(key) is not None
+        """Say whether the store has an entry for this key, as far as its header tells."""
+        return self.shelf.has(key)
 
     def request(self, key: GraphKey, urgency: Urgency = Urgency.UPGRADE) -> None:
         """Do nothing: there is nobody to work in the background."""

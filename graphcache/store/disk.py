@@ -83,10 +83,14 @@ class DiskStore:
     def get(self, digest: str) -> Stored | None:
         """Return a verified entry, or None where there is none, or its group is not complete."""
         stored = self.files.read(digest)
-        if stored is None or not all(self.files.has(member) for member in stored.record.group):
+        if stored is None or not self.files.complete(stored.record):
             return None
         self._note_use(digest)
         return stored
+
+    def peek(self, digest: str) -> Record | None:
+        """Return an entry's record, its payload unread."""
+        return self.files.peek(digest)
 
     def put(self, digest: str, record: Record, payload: bytes) -> None:
         """Keep an entry, whole or not at all; makes room first."""

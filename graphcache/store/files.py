@@ -127,9 +127,14 @@ class EntryFiles:
                 raise CorruptError(f"the file is not as long as its {record.payload_bytes} bytes of payload")
             return record
 
-    def has(self, digest: str) -> bool:
-        """Say whether an entry has a file."""
-        return self._path(digest).exists()
+    def complete(self, record: Record) -> bool:
+        """Say whether every entry of a record's group has a file."""
+        return all(self._path(member).exists() for member in record.group)
+
+    def peek(self, digest: str) -> Record | None:
+        """Return the record of an entry whose group is complete, its payload unread; else None."""
+        record = self.read_record(digest)
+        return record if record and self.complete(record) else None
 
     def size(self, digest: str) -> int:
         """Return the bytes of an entry's file, 0 where there is none."""

@@ -23,6 +23,11 @@ class MemoryStore:
             return stored
         return None
 
+    def peek(self, digest: str) -> Record | None:
+        """Return an entry's record."""
+        stored = self.get(digest)
+        return stored.record if stored else None
+
     def put(self, digest: str, record: Record, payload: bytes) -> None:
         """Keep an entry; the record goes through JSON, as in every store."""
         check_entry(digest, record, payload)

@@ -71,6 +71,15 @@ class Store(Protocol):
         """
         ...
 
+    def peek(self, digest: str) -> Record | None:
+        """Return what ``get`` would say of an entry, its payload unread and unverified, and no use counted.
+
+        Raises:
+            CorruptError: its header is bad, or not one to be trusted.
+            StoreError: the store can't be read.
+        """
+        ...
+
     def put(self, digest: str, record: Record, payload: bytes) -> None:
         """Keep an entry, whole or not at all; replaces one that is there.
 

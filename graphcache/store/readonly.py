@@ -29,8 +29,11 @@ class ReadOnlyStore:
     def get(self, digest: str) -> Stored | None:
         """Return a verified entry, or None where there is none, or its group is not complete."""
         stored = self.files.read(digest)
-        complete = stored and all(self.files.has(member) for member in stored.record.group)
-        return stored if complete else None
+        return stored if stored and self.files.complete(stored.record) else None
+
+    def peek(self, digest: str) -> Record | None:
+        """Return an entry's record, its payload unread."""
+        return self.files.peek(digest)
 
     def put(self, digest: str, record: Record, payload: bytes) -> None:
         """Refuse.

@@ -63,9 +63,20 @@ class SealedStore:
     def get(self, digest: str) -> Stored | None:
         """Return a verified entry whose seal holds, or None where there is none."""
         stored = self.inner.get(digest)
-        if stored is not None and not self._keys.holds(stored.record):
-            raise CorruptError(f"entry {digest[:12]}: {_fault(stored.record)}")
+        if stored is not None:
+            self._check(digest, stored.record)
         return stored
+
+    def peek(self, digest: str) -> Record | None:
+        """Return the record of an entry whose seal holds, or None where there is none."""
+        record = self.inner.peek(digest)
+        if record is not None:
+            self._check(digest, record)
+        return record
+
+    def _check(self, digest: str, record: Record) -> None:
+        if not self._keys.holds(record):
+            raise CorruptError(f"entry {digest[:12]}: {_fault(record)}")
 
     def put(self, digest: str, record: Record, payload: bytes) -> None:
         """Keep an entry under the first key's seal."""

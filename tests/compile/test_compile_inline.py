@@ -13,9 +13,11 @@ from graphcache.compile.single_flight import SingleFlight
 from graphcache.errors import CompileError, ConfigError, CorruptError, LoadError, StoreError, StoreFullError
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
+from graphcache.store.disk import DiskStore
 from graphcache.store.ledger import Ledger, MemoryTable
 from graphcache.store.lock import Turn
 from graphcache.store.memory import MemoryStore
+from graphcache.store.sealed import SealedStore, SealKeys
 
 KEY, OTHER = GraphKey(1, 128), GraphKey(1, 256)
 
@@ -211,3 +213,23 @@ def test_a_compile_without_the_turn_to_do_so_is_counted_by_its_reason():
     supply = supplier(exclusive=lambda digest: nullcontext(Turn(False, True, "holder_hangs")))
     assert supply.fetch(KEY).source == "compile"
     assert supply.stats.errors == {"lock-holder_hangs": 1}
+
+
+def test_whether_an_entry_is_there_is_told_without_its_payload(tmp_path):
+    with DiskStore(tmp_path, fsync=False) as disk:
+        told = supplier(store=disk)
+        told.fetch(KEY)
+        path = tmp_path / "entries" / told.shelf.digest(KEY)
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert told.stored(KEY)
+        assert not told.stored(OTHER)
+        assert not told.stats.errors
+        assert (told.shelf.get(KEY), told.stats.errors) == (None, {"corrupt-entry": 1})
+
+
+def test_an_entry_without_the_seal_is_not_there_and_is_counted():
+    inner = MemoryStore()
+    supplier(store=inner).fetch(KEY)
+    told = supplier(store=SealedStore(inner, SealKeys([b"k" * 32])))
+    assert not told.stored(KEY)
+    assert told.stats.errors == {"corrupt-entry": 1}

@@ -48,8 +48,10 @@ class EveryStore(RuleBasedStateMachine):
 
     @rule(number=numbers)
     def get(self, number: int) -> None:
+        peeked = self.store.peek(entry(number)[0])
         got, expected = self.store.get(entry(number)[0]), self.model.get(entry(number)[0])
         assert (got is None) == (expected is None)
+        assert peeked == (got.record if got else None)
         if got and expected:
             assert got.payload == expected.payload
             assert (got.record.key, got.record.group) == (expected.record.key, expected.record.group)
@@ -164,6 +166,7 @@ def test_a_read_only_store_reads_the_same(tmp_path: Path) -> None:
     got = reader.get(entry(1)[0])
     assert got
     assert got.payload == b"payload"
-    assert reader.get(entry(2)[0]) is None
-    assert reader.get(entry(9)[0]) is None
+    assert reader.peek(entry(1)[0]) == got.record
+    for number in (2, 9):
+        assert reader.get(entry(number)[0]) is reader.peek(entry(number)[0]) is None
     assert dict(reader.scan()) == shown
