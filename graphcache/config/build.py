@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from graphcache.agree import AgreedSupplier, Group
 from graphcache.backends.protocol import Backend, Detachable
 from graphcache.backends.watch import Watching
 from graphcache.cache import GraphCache
@@ -16,6 +17,7 @@ from graphcache.compile.inline import InlineSupplier, backend_facts
 from graphcache.compile.process import Limits
 from graphcache.config.environment import Environment
 from graphcache.config.model import Config, load_config
+from graphcache.config.ranks import agreed_learner, agreed_manifest
 from graphcache.config.sections import Named, StoreSection
 from graphcache.costs import CostLearner, Costs, PaddedWork
 from graphcache.errors import ConfigError
@@ -91,10 +93,12 @@ def build_cache(
     ladders: Ladders | None = None,
     policy: Policy | None = None,
     saved_state: Any = None,
+    group: Group | None = None,
 ) -> GraphCache:
     """Build the cache; ``ladders`` and ``policy`` are the configuration's own unless they are given.
 
-    ``saved_state`` is what an earlier process's ``cache.saved_state()`` returned.
+    ``saved_state`` is what an earlier process's ``cache.saved_state()`` returned.  The ranks of a ``group``
+    each build theirs at the same time.
 
     Raises:
         ConfigError: an option that the policy or the eviction does not take.
@@ -105,17 +109,21 @@ def build_cache(
     opened = build_store(config.store) if config.store else None
     namespace = namespace_digest(backend_facts(backend))
     manifest = opened.disk.ledger.load_manifest(namespace, config.policy.name) if opened else None
+    if group:
+        manifest = agreed_manifest(manifest, group)
     value = key_value(manifest)
     costs = _costs(config)
+    supplier = _supplier(config, _verified(config, backend), opened, stats, value)
+    learner = CostLearner(costs) if config.learn_costs else None
     cache = _kind(config)(
         policy,
-        _supplier(config, _verified(config, backend), opened, stats, value),
+        AgreedSupplier(supplier, group) if group else supplier,
         budget=config.budget,
         evict_unit=backend.evict_unit,
         on_miss=OnMiss(config.on_miss),
         frozen_on_miss=OnMiss(config.frozen_on_miss) if config.frozen_on_miss else None,
         costs=costs,
-        learner=CostLearner(costs) if config.learn_costs else None,
+        learner=agreed_learner(learner, group, costs) if learner and group else learner,
         max_slowdown=config.max_slowdown,
         saved_state=usable_state(manifest, policy, stats) if saved_state is None else saved_state,
         key_value=value,
