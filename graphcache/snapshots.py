@@ -11,6 +11,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,10 @@ def publish(
     def write() -> None:
         snapshot = cache.snapshot()
         del snapshot["events"]
-        fresh = path.with_suffix(".new")
-        fresh.write_text(json.dumps(snapshot))
-        fresh.replace(path)
+        with suppress(FileNotFoundError):  # the front end has ended before its workers: nobody will read
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(snapshot))
+            fresh.replace(path)
         if also is not None:
             also(snapshot)
 

@@ -44,7 +44,7 @@ class InductorBackend:
     ``options`` are Inductor's own, by dotted name; `Target` has the rest.  ``unpack_dir`` is where a graph's
     library lies for the moment in which it is mapped; it must not be mounted ``noexec``.  ``strict`` exports
     through dynamo, which FlexAttention needs.  ``imports`` are the modules that register the model's custom
-    operators, for processes that compile without it.
+    operators, for processes that compile without it, beside those that the program names in ``operators``.
 
     A library can't be unmapped again, so a graph that is let go is kept (`EvictUnit.NEVER`), and loading it
     again costs microseconds.
@@ -74,7 +74,7 @@ class InductorBackend:
         self.program = program
         self.target = Target(threads, _march(march), isa, cxx, compiler).resolved()
         self.strict = strict
-        self.imports = list(imports)
+        self.imports = [*imports, *getattr(program, "operators", ())]
         self.options = dict(options or {})
         self._unpack_dir = Path(unpack_dir or tempfile.gettempdir())
         self._loaded: dict[tuple[GraphKey, bytes], _Loaded] = {}

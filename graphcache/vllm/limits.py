@@ -44,8 +44,8 @@ LIMITS = (
     Limit(lambda c: c.model_config.uses_mrope, "multimodal rotary positions are not supported"),
     Limit(lambda c: c.model_config.enable_prompt_embeds, "prompt embeddings are not supported"),
     Limit(
-        lambda c: c.parallel_config.world_size > 1,
-        "one worker is supported: set tensor, pipeline and context parallel sizes to 1",
+        lambda c: c.parallel_config.world_size > c.parallel_config.tensor_parallel_size,
+        "workers are supported as tensor parallel ranks only: set pipeline and context parallel sizes to 1",
     ),
     Limit(lambda c: c.model_config.is_moe, "mixture-of-experts models are not supported"),
     Limit(lambda c: c.model_config.use_mla, "multi-head latent attention (MLA) is not supported"),

@@ -107,6 +107,8 @@ def _program(job: Filling) -> VllmProgram:
     engine.load_format = "dummy"
     engine.kv_cache_memory_bytes = 1  # What is given is not taken from the host's memory up front.
     vllm_config = engine.create_engine_config(UsageContext.OPENAI_API_SERVER)
+    if (ranks := vllm_config.parallel_config.tensor_parallel_size) > 1:
+        raise ConfigError.of("tensor_parallel_size", ranks, "1: only their server fills a store for ranks")
     with set_current_vllm_config(vllm_config):
         worker = GraphCacheWorker(vllm_config, 0, 0, f"file://{tempfile.mktemp()}", is_driver_worker=True)
         worker.init_device()

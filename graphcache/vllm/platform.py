@@ -77,6 +77,16 @@ class GraphCachePlatform(CpuPlatform):
         return "graphcache.vllm.attention.RowAttentionBackend"
 
     @classmethod
+    def get_device_communicator_cls(cls) -> str:
+        """Return the collectives that graphs may hold."""
+        return "graphcache.vllm.collectives.GraphCommunicator"
+
+    @classmethod
+    def use_custom_op_collectives(cls) -> bool:
+        """Say that collectives are operators that take their group's name, so that they can be exported."""
+        return True
+
+    @classmethod
     def opaque_attention_op(cls) -> bool:
         """Say that attention is called directly, so that it is exported with the model."""
         return False

@@ -23,6 +23,10 @@ UNUSED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 """Fields of a model's configuration that are no fact of its code, or are facts of their own."""
 
 
+COLLECTIVES = ("vllm.distributed.parallel_state",)
+"""The module that registers the collectives of tensor parallel ranks, as operators that a graph calls."""
+
+
 class WholeModel(nn.Module):
     """The model over padded rows of tokens: what one graph of a mode computes.
 
@@ -96,6 +100,7 @@ class VllmProgram:
         generates = vllm_config.model_config.runner_type == "generate"
         self.paged = Paged(vllm_config) if generates else None
         modes = [MaskMode.CUSTOM, MaskMode.CAUSAL, *([MaskMode.PREFIX] if generates else [])]
+        self.operators = COLLECTIVES if vllm_config.parallel_config.tensor_parallel_size > 1 else ()
         self._modules = {mode: WholeModel(model, vllm_config, mode, self.paged).eval() for mode in modes}
 
     def module(self, key: GraphKey) -> nn.Module:
@@ -146,9 +151,10 @@ class VllmProgram:
         """Return the model's facts: its configuration and source as digests, dtypes, task, vLLM version."""
         from vllm import __version__
 
-        model_config = self.vllm_config.model_config
+        model_config, parallel = self.vllm_config.model_config, self.vllm_config.parallel_config
         return [
             ("vllm", __version__),
+            ("model.rank", f"{parallel.rank} of {parallel.tensor_parallel_size}"),
             ("model.architectures", ",".join(model_config.architectures)),
             ("model.config", config_digest(model_config.hf_config.to_dict())),
             ("model.source", source_digest(self.model)),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from vllm.config import VllmConfig
+from vllm.distributed import get_tp_group
 
 from graphcache.backends.protocol import Backend
+from graphcache.backends.torch_group import TorchGroup
 from graphcache.batch import Batch, Sequence
 from graphcache.bytesize import format_bytes
 from graphcache.cache import GraphCache
@@ -31,7 +33,8 @@ def open_cache(program: VllmProgram) -> tuple[GraphCache, Backend]:
     """
     config = _config()
     backend = build_backend(config, program)
-    return build_cache(config, backend, policy=configured_policy(config, program.vllm_config)), backend
+    policy = configured_policy(config, program.vllm_config)
+    return build_cache(config, backend, policy=policy, group=_ranks(program.vllm_config)), backend
 
 
 def check_policy(vllm_config: VllmConfig) -> None:
@@ -103,6 +106,12 @@ def _largest_batches(vllm_config: VllmConfig) -> Iterator[tuple[str, Batch]]:
     if vllm_config.model_config.runner_type == "generate" and longest > 1:
         yield f"max_num_seqs {most} and max_model_len {longest}", Batch((Sequence(1, longest - 1),) * most)
         yield f"max_model_len {longest}", Batch((Sequence(min(tokens, longest - 1), 1),))
+
+
+def _ranks(vllm_config: VllmConfig) -> TorchGroup | None:
+    """Return the tensor parallel ranks, which must run the same graphs; None where there is one."""
+    alone = vllm_config.parallel_config.tensor_parallel_size == 1
+    return None if alone else TorchGroup(get_tp_group().cpu_group)
 
 
 def _config() -> Config:

@@ -150,6 +150,7 @@ def main() -> None:
         max_num_seqs=MAX_SEQUENCES,
         enforce_eager=True,  # stock vLLM compiles else, for a minute
         kv_cache_memory_bytes=64 * 2**20,
+        **job.get("engine", {}),
     )
     arrays: dict[str, np.ndarray] = {}
     stats: dict[str, Any] = {}
@@ -160,7 +161,7 @@ def main() -> None:
             arrays["during"] = np.stack(embed_until(llm, job["resident"], limit_tokens))
             arrays["after"] = embed(llm, limit_tokens)
         if "GRAPHCACHE_PLATFORM" in os.environ:
-            (stats["engine"],) = llm.collective_rpc("graphcache_stats")
+            stats["engine"], *_ = llm.collective_rpc("graphcache_stats")
     for name, policy, tampering in job["runs"]:
         with new_cache(llm, policy, tampering) as graphs:
             arrays[name], stats[name] = embed(llm), graphs.snapshot()

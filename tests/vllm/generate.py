@@ -71,7 +71,8 @@ def main() -> None:
     if not job["runs"]:
         runs["engine"] = generate(llm, job["new_tokens"], job.get("prompts"))
         if "GRAPHCACHE_PLATFORM" in os.environ:
-            (runs["engine"]["stats"],) = llm.collective_rpc("graphcache_stats")
+            ranks = llm.collective_rpc("graphcache_stats")
+            runs["engine"] |= {"stats": ranks[0], "ranks": ranks}
     for name, policy, tampering in job["runs"]:
         llm.reset_prefix_cache()
         with new_cache(llm, policy, tampering) as graphs:

@@ -10,7 +10,7 @@ FREE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def classes() -> list[type]:
-    from graphcache.vllm import attention, norm, platform, runner, worker
+    from graphcache.vllm import attention, collectives, norm, platform, runner, worker
 
     return [
         platform.GraphCachePlatform,
@@ -20,6 +20,7 @@ def classes() -> list[type]:
         attention.RowAttention,
         attention.BatchMetadataBuilder,
         norm.ExportableRMSNorm,
+        collectives.GraphCommunicator,
     ]
 
 

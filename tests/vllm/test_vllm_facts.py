@@ -40,6 +40,8 @@ def namespace(
     model: torch.nn.Module | None = None,
     config: dict[str, Any] | None = None,
     block_size: int | None = None,
+    rank: int = 0,
+    ranks: int = 1,
     **said: Any,
 ) -> str:
     made = object.__new__(program.VllmProgram)
@@ -54,7 +56,10 @@ def namespace(
     }
     made.model = model or Layer()
     made.paged = SimpleNamespace(block_size=block_size) if block_size else None
-    made.vllm_config = SimpleNamespace(model_config=SimpleNamespace(**model_config))
+    made.vllm_config = SimpleNamespace(
+        model_config=SimpleNamespace(**model_config),
+        parallel_config=SimpleNamespace(rank=rank, tensor_parallel_size=ranks),
+    )
     return namespace_digest(tuple(made.facts()))
 
 
@@ -69,11 +74,16 @@ def namespace(
         {"runner_type": "generate"},
         {"convert_type": "classify"},
         {"max_model_len": 1024},
+        {"ranks": 2},
     ],
     ids=str,
 )
 def test_another_fact_is_another_namespace(program: ModuleType, said: dict[str, Any]) -> None:
     assert namespace(program, **said) != namespace(program)
+
+
+def test_each_rank_has_a_namespace(program: ModuleType) -> None:
+    assert namespace(program, rank=1, ranks=2) != namespace(program, rank=0, ranks=2)
 
 
 def test_another_vllm_is_another_namespace(program: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ GENERATION = {"runner": "generate", "convert": "none", "max_num_batched_tokens":
 REFUSED = {
     "LoRA": ({"enable_lora": True}, "--enable-lora"),
     "float16": ({"dtype": "float16"}, "--dtype bfloat16"),
-    "tensor parallel": ({"tensor_parallel_size": 2}, "tensor, pipeline and context parallel sizes to 1"),
     "pipeline parallel": ({"pipeline_parallel_size": 2}, "parallel sizes to 1"),
     "quantised KV cache": ({"kv_cache_dtype": "fp8"}, "--kv-cache-dtype"),
     "KV cache of another dtype": (

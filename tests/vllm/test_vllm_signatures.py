@@ -11,8 +11,10 @@ OVERRIDES = {
         "__init__",
         "check_and_update_config",
         "get_attn_backend_cls",
+        "get_device_communicator_cls",
         "opaque_attention_op",
         "supported_dtypes",
+        "use_custom_op_collectives",
     },
     "GraphCacheWorker": {
         "_maybe_get_memory_pool_context",
@@ -25,8 +27,12 @@ OVERRIDES = {
     "RowAttention": {"__init__", "forward"},
     "BatchMetadataBuilder": {"__init__", "build"},
     "ExportableRMSNorm": {"forward_oot"},
+    "GraphCommunicator": {"all_reduce"},
 }
-NEW = {"GraphCacheWorker": {"graphcache_stats"}, "GraphCacheModelRunner": {"_batch", "warm"}}
+NEW = {
+    "GraphCacheWorker": {"graphcache_stats"},
+    "GraphCacheModelRunner": {"_batch", "load_model_only", "warm"},
+}
 
 
 pytestmark = pytest.mark.timeout(900)
