@@ -146,14 +146,16 @@ def mounted(root: Path, arguments: dict[str, Any]) -> None:
     point = root / "mount"
     point.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", arguments["options"], "none", str(point)], check=True)
-    print(json.dumps(surroundings.IN_MOUNT[arguments["check"]](point, arguments["store"])))
+    host = planted.HOSTS[arguments["host"]]
+    print(json.dumps(surroundings.IN_MOUNT[arguments["check"]](point, arguments["store"], host)))
 
 
 def confined(root: Path, arguments: dict[str, Any]) -> None:
     """Make a check in a process that is to be confined in some way."""
     from graphcache.torture import surroundings
 
-    print(json.dumps(surroundings.CONFINED[arguments["check"]](root, arguments["store"])))
+    host = planted.HOSTS[arguments["host"]]
+    print(json.dumps(surroundings.CONFINED[arguments["check"]](root, arguments["store"], host)))
 
 
 def stage(root: Path, arguments: dict[str, Any]) -> None:

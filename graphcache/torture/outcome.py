@@ -31,8 +31,8 @@ class Outcome(NamedTuple):
 class Plan:
     """How much is to be broken: random kills, writers at once, entries they write, places of damage.
 
-    ``store`` and ``locks`` name the kinds that are broken (`graphcache.torture.planted`), ``seed`` fixes what
-    is random.
+    ``store``, ``locks`` and ``host`` name the kinds that are broken (`graphcache.torture.planted`), ``seed``
+    fixes what is random.
     """
 
     kills: int = 100
@@ -42,6 +42,7 @@ class Plan:
     seed: int = 0
     store: str = "sound"
     locks: str = "sound"
+    host: str = "sound"
 
     def random(self) -> random.Random:
         """Return the source of all that is random in one check."""

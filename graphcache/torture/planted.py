@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from graphcache.store.disk import DiskStore
 from graphcache.store.files import STEPS, EntryFiles, no_step
 from graphcache.store.format import encode_header, read_header
 from graphcache.store.lock import CompileLocks, Turn
+from graphcache.store.mounts import check_executable
+from graphcache.store.private import default_path
 from graphcache.store.protocol import Record, Stored
 
 
@@ -57,7 +61,7 @@ class UnsweptFiles(EntryFiles):
 class UngroupedFiles(EntryFiles):
     """Takes every member of a group for present."""
 
-    def has(self, digest: str) -> bool:
+    def complete(self, record: Record) -> bool:
         """Return True."""
         return True
 
@@ -68,6 +72,28 @@ class RawFiles(EntryFiles):
     def write(self, digest: str, record: Record, payload: bytes) -> None:
         """Write an entry, and answer no error."""
         self._write_file(self._path(digest), encode_header(record), payload)
+
+
+class UnpreparedFiles(RawFiles):
+    """Never asks whether the place can be written."""
+
+    def prepare(self) -> None:
+        """Make the directories, if they are not there."""
+        for name in ("", "entries", "temporary"):
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+
+
+class Host(NamedTuple):
+    """What a store asks of the host: whether libraries load from a place, and where it may be."""
+
+    check_executable: Callable[[Path], None]
+    default_path: Callable[[Mapping[str, str]], Path]
+
+
+def _anywhere(environ: Mapping[str, str]) -> Path:
+    path = Path(tempfile.gettempdir()) / "graphcache"
+    path.mkdir(exist_ok=True)
+    return path
 
 
 class StaleLocks(CompileLocks):
@@ -104,6 +130,7 @@ STORES: dict[str, type[EntryFiles]] = {
     "unswept": UnsweptFiles,
     "ungrouped": UngroupedFiles,
     "raw": RawFiles,
+    "unprepared": UnpreparedFiles,
 }
 """The kinds of store that can be broken, by name."""
 
@@ -114,6 +141,13 @@ LOCKS: dict[str, Callable[..., CompileLocks]] = {
     "deaf": _deaf_locks,
 }
 """The kinds of locks that can be broken, by name."""
+
+
+HOSTS = {
+    "sound": Host(check_executable, default_path),
+    "careless": Host(lambda path: None, _anywhere),
+}
+"""The kinds of answers that a store can be given about its host, by name."""
 
 
 def open_store(

@@ -51,6 +51,12 @@ PLANTED: dict[str, tuple[str, dict[str, Any]]] = {
     "no sweep": ("killed at each step of a write", {"store": "unswept"}),
     "groups not looked at": ("group half written", {"store": "ungrouped"}),
     "errors not answered": ("disk full, at each step", {"store": "raw"}),
+    "errors not answered, mount": ("disk full, mount", {"store": "raw"}),
+    "errors not answered, quota": ("quota", {"store": "raw"}),
+    "errors not answered, permission": ("permission lost", {"store": "raw"}),
+    "place not looked at": ("read-only mount", {"store": "unprepared"}),
+    "mount not looked at": ("noexec mount", {"host": "careless"}),
+    "user not looked at": ("unknown user", {"host": "careless"}),
     "no lock": ("many processes, one key", {"locks": "none"}),
     "a lock that outlives": ("compiling process dies", {"locks": "stale"}),
     "no heartbeat": ("compiling process hangs", {"locks": "deaf"}),
@@ -91,6 +97,8 @@ def run_planted(defence: str, root: Path, plan: Plan) -> Outcome:
     """See that a check breaks without one of the defences; the defences are `PLANTED`."""
     fault, kinds = PLANTED[defence]
     outcome = run_check(fault, root, replace(plan, **kinds))
+    if outcome.verdict == SKIPPED:
+        return Outcome(f"planted: {defence}", SKIPPED, outcome.detail)
     caught = outcome.verdict == BROKE
     detail = f"caught: {outcome.detail}" if caught else f"not caught by {fault!r}"
     return Outcome(f"planted: {defence}", HELD if caught else BROKE, detail)

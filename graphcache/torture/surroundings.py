@@ -15,12 +15,10 @@ from pathlib import Path
 
 from graphcache.errors import StoreError, StoreFullError
 from graphcache.store.files import STEPS
-from graphcache.store.mounts import check_executable
-from graphcache.store.private import default_path
 from graphcache.store.readonly import ReadOnlyStore
 from graphcache.torture import child, entries
 from graphcache.torture.outcome import Broke, Check, Plan, Skipped, expect
-from graphcache.torture.planted import open_store
+from graphcache.torture.planted import Host, open_store
 
 _NAMESPACES = ("unshare", "--map-root-user", "--mount")
 _NOBODY = 65534
@@ -47,7 +45,7 @@ def full_at_each_step(root: Path, plan: Plan) -> str:
     return f"{len(STEPS[:5])} steps: StoreFullError, the old entry stays, no file is left"
 
 
-def _full(point: Path, store_kind: str) -> str:
+def _full(point: Path, store_kind: str, host: Host) -> str:
     with open_store(store_kind, point / "store") as store:
         entries.put(store, 0)
         kept = 1
@@ -66,7 +64,7 @@ def _full(point: Path, store_kind: str) -> str:
     return f"StoreFullError after {kept} entries, all served; writes again when there is room"
 
 
-def _read_only(point: Path, store_kind: str) -> str:
+def _read_only(point: Path, store_kind: str, host: Host) -> str:
     with open_store(store_kind, point / "store") as store:
         entries.put(store, 0)
     subprocess.run(["mount", "-o", "remount,ro", str(point)], check=True)
@@ -77,17 +75,17 @@ def _read_only(point: Path, store_kind: str) -> str:
     return "StoreError on writing; `read_only` reads"
 
 
-def _noexec(point: Path, store_kind: str) -> str:
+def _noexec(point: Path, store_kind: str, host: Host) -> str:
     with open_store(store_kind, point / "store") as store:
         entries.put(store, 0)
         expect(entries.check(store, 0) == 0, "a noexec mount does not even keep bytes")
     with suppress(StoreError):
-        check_executable(point / "store")
+        host.check_executable(point / "store")
         raise Broke("a noexec mount was taken for one that libraries load from")
     return "keeps bytes; loading from it is refused, naming `noexec`"
 
 
-def _quota(root: Path, store_kind: str) -> str:
+def _quota(root: Path, store_kind: str, host: Host) -> str:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     with open_store(store_kind, root) as store:
         entries.put(store, 0)
@@ -102,7 +100,7 @@ def _quota(root: Path, store_kind: str) -> str:
     return "StoreFullError, the old entry stays (a limit on the size of files)"
 
 
-def _permission_lost(root: Path, store_kind: str) -> str:
+def _permission_lost(root: Path, store_kind: str, host: Host) -> str:
     root.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
         os.chown(root, _NOBODY, _NOBODY)
@@ -125,7 +123,7 @@ def _permission_lost(root: Path, store_kind: str) -> str:
     return "StoreError; all is there when permission is back"
 
 
-def _unknown_user(root: Path, store_kind: str) -> str:
+def _unknown_user(root: Path, store_kind: str, host: Host) -> str:
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o1777)
     os.chdir(root)
@@ -134,7 +132,7 @@ def _unknown_user(root: Path, store_kind: str) -> str:
         os.setgroups([])
         os.setgid(_STRANGER)
         os.setuid(_STRANGER)
-    path = default_path({"HOME": "/"})
+    path = host.default_path({"HOME": "/"})
     expect(path.parent == Path(), f"the store of nobody is at {path}")
     expect(path.stat().st_mode & 0o077 == 0, "the store of nobody is everybody's")
     with open_store(store_kind, path) as store:
@@ -143,12 +141,12 @@ def _unknown_user(root: Path, store_kind: str) -> str:
     return f"user {os.geteuid()} without a home: a private directory of its own"
 
 
-IN_MOUNT: dict[str, Callable[[Path, str], str]] = {
+IN_MOUNT: dict[str, Callable[[Path, str, Host], str]] = {
     "full": _full,
     "read_only": _read_only,
     "noexec": _noexec,
 }
-CONFINED: dict[str, Callable[[Path, str], str]] = {
+CONFINED: dict[str, Callable[[Path, str, Host], str]] = {
     "quota": _quota,
     "permission_lost": _permission_lost,
     "unknown_user": _unknown_user,
@@ -161,7 +159,7 @@ def in_mount(name: str, options: str) -> Check:
     def check(root: Path, plan: Plan) -> str:
         if not _can_mount():
             raise Skipped("this host gives no user namespace to mount in")
-        told = {"check": name, "options": options, "store": plan.store}
+        told = {"check": name, "options": options, "store": plan.store, "host": plan.host}
         return _said(*child.run("mounted", root, told, _NAMESPACES))
 
     return check
@@ -171,7 +169,8 @@ def confined(name: str) -> Check:
     """Return the check that is made in a process of its own, which confines itself."""
 
     def check(root: Path, plan: Plan) -> str:
-        return _said(*child.run("confined", root, {"check": name, "store": plan.store}))
+        told = {"check": name, "store": plan.store, "host": plan.host}
+        return _said(*child.run("confined", root, told))
 
     return check
 
