@@ -17,7 +17,19 @@ FILES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
-CORE = {"errors", "_version", "key", "ladder", "batch", "fingerprint", "names", "bytesize", "costs", "stats"}
+CORE = {
+    "errors",
+    "_version",
+    "key",
+    "ladder",
+    "batch",
+    "fingerprint",
+    "names",
+    "bytesize",
+    "costs",
+    "stats",
+    "together",
+}
 """What everything rests on; imports nothing of ours but itself."""
 
 MAY_USE = {

@@ -20,6 +20,7 @@ from graphcache.errors import ClosedError, ConfigError, HostError, LoadError, Wo
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.protocol import Store
+from graphcache.together import Together, alone
 
 JOIN_SECONDS = 5.0
 WAIT_SECONDS = 0.05
@@ -54,6 +55,7 @@ class BackgroundSupplier(InlineSupplier):
         clock: Callable[[], float] = time.monotonic,
         forget_seconds: float = 300.0,
         failures: Failures | None = None,
+        together: Together = alone,
         retries: int = 2,
         backoff_seconds: float = 5.0,
     ) -> None:
@@ -69,6 +71,7 @@ class BackgroundSupplier(InlineSupplier):
             clock=clock,
             forget_seconds=forget_seconds,
             failures=failures,
+            together=together,
         )
         self._retries = retries
         self._backoff_seconds = backoff_seconds

@@ -35,6 +35,7 @@ from graphcache.runs import RunLog
 from graphcache.stats import Stats
 from graphcache.store.disk import DiskStore
 from graphcache.store.open import Opened, open_store
+from graphcache.together import Together, alone, by_shape
 from graphcache.trace.record import StepRecorder
 
 
@@ -94,11 +95,13 @@ def build_cache(
     policy: Policy | None = None,
     saved_state: Any = None,
     group: Group | None = None,
+    together: Together | None = None,
 ) -> GraphCache:
     """Build the cache; ``ladders`` and ``policy`` are the configuration's own unless they are given.
 
     ``saved_state`` is what an earlier process's ``cache.saved_state()`` returned.  The ranks of a ``group``
-    each build theirs at the same time.
+    each build theirs at the same time.  ``together`` returns the keys that the store serves together or not
+    at all, by default as ``store.together`` says.
 
     Raises:
         ConfigError: an option that the policy or the eviction does not take.
@@ -113,7 +116,8 @@ def build_cache(
         manifest = agreed_manifest(manifest, group)
     value = key_value(manifest)
     costs = _costs(config)
-    supplier = _supplier(config, _verified(config, backend), opened, stats, value)
+    told = together or _together(config, policy)
+    supplier = _supplier(config, _verified(config, backend), opened, stats, value, told)
     learner = CostLearner(costs) if config.learn_costs else None
     cache = _kind(config)(
         policy,
@@ -181,12 +185,15 @@ def _supplier(
     opened: Opened | None,
     stats: Stats,
     value: Callable[[GraphKey], float],
+    together: Together,
 ) -> InlineSupplier:
     """Build what fetches graphs: in worker processes where those are asked for and the backend can."""
     store, exclusive = (opened.store, opened.locks.turn) if opened else (None, None)
     failures = opened.disk.ledger if opened and isinstance(opened.disk, DiskStore) else None
     if not config.workers or (config.compile.workers is None and not hasattr(backend, "job")):
-        return InlineSupplier(backend, store, stats=stats, exclusive=exclusive, failures=failures)
+        return InlineSupplier(
+            backend, store, stats=stats, exclusive=exclusive, failures=failures, together=together
+        )
     limits = Limits(config.compile.max_seconds, config.compile.max_bytes, config.compile.nice)
     return BackgroundSupplier(
         cast(Detachable, backend),
@@ -194,10 +201,15 @@ def _supplier(
         stats=stats,
         exclusive=exclusive,
         failures=failures,
+        together=together,
         workers=config.workers,
         limits=limits,
         value=value,
     )
+
+
+def _together(config: Config, policy: Policy) -> Together:
+    return by_shape(policy.warm_keys()) if config.store and config.store.together else alone
 
 
 def _verified(config: Config, backend: Backend) -> Backend:

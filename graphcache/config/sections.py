@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import (
     BaseModel,
@@ -117,6 +117,10 @@ class StoreSection(Section):
     )
     read_only: bool = Field(default=False, description="Only read it: a store baked into an image, say.")
     shared: bool = Field(default=False, description="Trust everybody who can write it, also without a seal.")
+    together: Literal["modes"] | None = Field(
+        default=None,
+        description="`modes` serves the graphs of one shape together: all of its mask modes, or none.",
+    )
     seal: SealSection | None = Field(default=None, description="Load nothing that does not bear a seal.")
 
 
