@@ -31,14 +31,11 @@ class Sequence(NamedTuple):
 class Batch:
     """The sequences of one step, in the runner's order.
 
-    ``encoder_only`` says that the model's attention has no causal term.
-
     Raises:
         ConfigError: no sequence, or one without a new token.
     """
 
     sequences: tuple[Sequence, ...]
-    encoder_only: bool = False
 
     def __post_init__(self) -> None:
         if not self.sequences:
@@ -50,9 +47,9 @@ class Batch:
                 raise ConfigError.of("cached tokens of a sequence", sequence.cached, "0 or more")
 
     @classmethod
-    def of(cls, new: Iterable[int], *, encoder_only: bool = False) -> Batch:
+    def of(cls, new: Iterable[int]) -> Batch:
         """Build a batch of sequences that have nothing cached, from their lengths in tokens."""
-        return cls(tuple(Sequence(n) for n in new), encoder_only)
+        return cls(tuple(Sequence(n) for n in new))
 
     @property
     def tokens(self) -> int:

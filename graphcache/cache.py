@@ -24,7 +24,7 @@ from graphcache.stats import Stats
 from graphcache.step import BoundLaunch, Learner, Outcome, Step
 from graphcache.warm import Progress, WarmOrder, WarmReport, ordered, undominated, warm
 
-_Shape = tuple[tuple[Sequence, ...], bool]
+_Shape = tuple[Sequence, ...]
 
 
 class GraphCache:
@@ -154,7 +154,7 @@ class GraphCache:
             self._bound.clear()
             self._memo_version = self._roster.version
             return None
-        step = self._memo.get((batch.sequences, batch.encoder_only))
+        step = self._memo.get(batch.sequences)
         if step is not None:
             self._reuse(step, batch)
         return step
@@ -209,7 +209,7 @@ class GraphCache:
     def _memoise(self, batch: Batch, step: Step) -> None:
         if len(self._memo) >= self.MEMO_ENTRIES:
             self._memo.clear()
-        self._memo[batch.sequences, batch.encoder_only] = step
+        self._memo[batch.sequences] = step
 
     def _bind(self, plan: Plan) -> tuple[BoundLaunch, ...]:
         """Bind the launches, the largest first: what no longer fits can be served by what is there."""

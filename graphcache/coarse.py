@@ -16,18 +16,16 @@ class Family(NamedTuple):
     kind: str
     mode: MaskMode
     flags: tuple[str, ...]
-    seq_len: int
-    """The one length at which they can stand in for one another, or 0 where any longer one can."""
 
     @classmethod
     def of(cls, key: GraphKey) -> Family:
-        """Return a key's family."""
-        return cls(key.kind, key.mode, key.flags, key.seq_len if key.mode is MaskMode.BIDIRECTIONAL else 0)
+        """Return a key's family: full rows of several lengths are padded rows to the graph for them all."""
+        mode = MaskMode.PADDED if key.mode is MaskMode.BIDIRECTIONAL else key.mode
+        return cls(key.kind, mode, key.flags)
 
     def __str__(self) -> str:
-        length = f"/{self.seq_len}" if self.seq_len else ""
         flags = f"[{','.join(self.flags)}]" if self.flags else ""
-        return f"{self.kind}/{self.mode}{length}{flags}"
+        return f"{self.kind}/{self.mode}{flags}"
 
 
 def joined(keys: Iterable[GraphKey]) -> dict[Family, GraphKey]:
@@ -41,6 +39,7 @@ def joined(keys: Iterable[GraphKey]) -> dict[Family, GraphKey]:
         other = joins.setdefault(family, key)
         joins[family] = replace(
             other,
+            mode=family.mode,
             rows=max(key.rows, other.rows),
             seq_len=max(key.seq_len, other.seq_len),
             kv_len=max(key.kv_len, other.kv_len),

@@ -54,7 +54,8 @@ class PaddedWork:
 
     def run_seconds(self, key: GraphKey) -> float:
         """Return nominal seconds that grow with rows, lengths and the mask."""
-        factor = self.MASK_FACTOR if key.mode in (MaskMode.CUSTOM, MaskMode.PREFIX) else 1.0
+        bare = key.mode in (MaskMode.CAUSAL, MaskMode.BIDIRECTIONAL)
+        factor = 1.0 if bare else self.MASK_FACTOR
         attention = (key.seq_len + key.kv_len) / self.PAIRS_PER_TOKEN * factor
         return self.SECONDS_PER_LAUNCH + key.tokens * self.SECONDS_PER_TOKEN * (1.0 + attention)
 

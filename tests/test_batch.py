@@ -20,7 +20,6 @@ def test_a_batch_counts_its_new_tokens(lengths):
 @given(lengths)
 def test_equal_batches_are_one_key_of_a_mapping(lengths):
     assert {Batch.of(lengths): 1}[Batch.of(iter(lengths))] == 1
-    assert Batch.of(lengths) != Batch.of(lengths, encoder_only=True)
 
 
 def test_a_batch_of_nothing_is_refused():

@@ -39,11 +39,12 @@ from graphcache.together import Together, alone, by_shape
 from graphcache.trace.record import StepRecorder
 
 
-def build_policy(config: Config, ladders: Ladders) -> Policy:
+def build_policy(config: Config, ladders: Ladders, *, encoder_only: bool = False) -> Policy:
     """Build the policy with its eviction order.
 
-    Either is told, by the parameters ``costs``, ``background`` and ``fallback`` if it has them: the table of
-    costs, whether compiles run beside the steps, and whether misses fall back.
+    Either is told, by the parameters ``costs``, ``background``, ``fallback`` and ``encoder_only`` if it has
+    them: the table of costs, whether compiles run beside the steps, whether misses fall back, and whether
+    the model's attention has no causal term.
 
     Raises:
         ConfigError: an option that it does not take, or not with this value.
@@ -52,6 +53,7 @@ def build_policy(config: Config, ladders: Ladders) -> Policy:
         "costs": _costs(config),
         "background": config.workers > 0,
         "fallback": "fallback" in (config.on_miss, config.frozen_on_miss),
+        "encoder_only": encoder_only,
     }
     order = _told(config.eviction, EVICTIONS, facts)
     eviction: Eviction = _construct(config, "eviction", order, EVICTIONS)

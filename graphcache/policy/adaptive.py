@@ -14,6 +14,7 @@ from graphcache.errors import BudgetError
 from graphcache.eviction.demand import LONG, Demand
 from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode, dominates
+from graphcache.policy.modes import row_modes
 from graphcache.policy.outlook import choose, expect
 from graphcache.policy.protocol import Action, Ladders, Load, View
 from graphcache.policy.shapes import Ask, Shape, Shaper
@@ -77,7 +78,8 @@ class Adaptive:
     ``layouts`` says which ways to lay out a batch compete: ``packed``, ``split`` (a launch a sequence),
     ``rows`` (a row a sequence); the runner must be able to run them.  With ``background``, compiles run
     beside the steps: an anchor that serves everything is loaded first and never leaves.  It decides by
-    itself what leaves: ``unused`` is where the other policies take their eviction order.
+    itself what leaves: ``unused`` is where the other policies take their eviction order.  ``encoder_only``
+    says that the model's attention has no causal term.
 
     Raises:
         ConfigError: a layout that is not known.
@@ -90,10 +92,12 @@ class Adaptive:
         *,
         background: bool = False,
         layouts: Sequence[str] = ("packed",),
+        encoder_only: bool = False,
     ) -> None:
         self.ladders = ladders
         self.background = background
-        self._shaper = Shaper(ladders, tuple(layouts))
+        self._shaper = Shaper(ladders, tuple(layouts), encoder_only)
+        self._alone = row_modes(encoder_only)
         self._keys = self._shaper.keys()
         self._own = frozenset(self._keys)
         self._shapes: dict[Any, Shape] = {}
@@ -174,13 +178,12 @@ class Adaptive:
     # -- how a shape is served ------------------------------------------------------------------
 
     def _shape(self, batch: Batch) -> Shape:
-        question = (batch.sequences, batch.encoder_only)
-        shape = self._shapes.get(question)
+        shape = self._shapes.get(batch.sequences)
         if shape is None:
             if len(self._shapes) >= 65536:
                 self._shapes.clear()
                 self._services.clear()
-            shape = self._shapes[question] = self._shaper.shape(batch)
+            shape = self._shapes[batch.sequences] = self._shaper.shape(batch)
         return shape
 
     def _known(self, state: Desk, view: View) -> Market:
@@ -249,7 +252,7 @@ class Adaptive:
         """Return the graph that serves all: without a mask if no batch has ever needed one."""
         counts = state.demand.counts(LONG)
         asked = {key.mode for key, count in zip(state.demand.keys, counts, strict=True) if count}
-        mode = MaskMode.CAUSAL if asked == {MaskMode.CAUSAL} else MaskMode.CUSTOM
+        mode = self._alone[0] if asked and asked <= set(self._alone) else MaskMode.CUSTOM
         return GraphKey(1, self.ladders.prefill.top, mode=mode)
 
     # -- what to change -------------------------------------------------------------------------
@@ -291,7 +294,8 @@ class Adaptive:
         if not self.background:
             return set()
         top = self.ladders.prefill.top
-        anchors = [g for g in held if market.graphs[g].seq_len == top and market.graphs[g].rows == 1]
+        shapes = {GraphKey(1, top, mode=mode) for mode in (MaskMode.CUSTOM, self._alone[0])}
+        anchors = [g for g in held if market.graphs[g] in shapes]
         masked = [g for g in anchors if market.graphs[g].mode is MaskMode.CUSTOM]
         return set(masked or anchors)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from graphcache.batch import Batch, Plan
 from graphcache.key import MaskMode
+from graphcache.policy.modes import row_mode
 from graphcache.policy.protocol import State, View
 from graphcache.policy.static import Static, packed
 
 
 class DynamicDual(Static):
-    """Packs every batch into one row: causal for a lone sequence, with a custom mask for several."""
+    """Packs every batch into one row: with a custom mask only for several sequences."""
 
     modes = (MaskMode.CUSTOM, MaskMode.CAUSAL)
 
@@ -20,5 +21,6 @@ class DynamicDual(Static):
             LadderError: the batch's tokens exceed the ladder.
         """
         seq_len = self.ladders.prefill.bucket(batch.tokens)
-        mode = MaskMode.CAUSAL if len(batch.sequences) == 1 else MaskMode.CUSTOM
+        lone = len(batch.sequences) == 1
+        mode = row_mode(self.encoder_only, (batch.tokens,), seq_len) if lone else MaskMode.CUSTOM
         return packed(seq_len, mode, len(batch.sequences))

@@ -111,7 +111,7 @@ def _sorted_out(batch: Batch) -> tuple[list[int], list[int], list[int]]:
 
 
 def _part(batch: Batch, indices: Sequence[int]) -> Batch:
-    return Batch(tuple(batch.sequences[index] for index in indices), batch.encoder_only)
+    return Batch(tuple(batch.sequences[index] for index in indices))
 
 
 def _renumbered(launch: Launch, numbers: Sequence[int] | dict[int, int]) -> Launch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
@@ -12,6 +12,7 @@ from graphcache.costs import Costs, CostTable, PaddedWork
 from graphcache.errors import ConfigError
 from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.modes import row_mode
 from graphcache.policy.protocol import Ladders, State, View
 from graphcache.policy.static import Static
 
@@ -23,9 +24,9 @@ Weight: TypeAlias = tuple[float, float]
 
 
 @lru_cache(maxsize=4096)
-def _key(rows: int, seq_len: int) -> GraphKey:
-    """Return the key of a prefill graph without a mask; equal questions get the same object."""
-    return GraphKey(rows=rows, seq_len=seq_len, mode=MaskMode.CAUSAL)
+def _key(rows: int, seq_len: int, mode: MaskMode) -> GraphKey:
+    """Return the key of a prefill graph; equal questions get the same object."""
+    return GraphKey(rows=rows, seq_len=seq_len, mode=mode)
 
 
 class RowsCausal(Static):
@@ -42,9 +43,14 @@ class RowsCausal(Static):
     modes = (MaskMode.CAUSAL,)
 
     def __init__(
-        self, ladders: Ladders, eviction: Eviction | None = None, *, max_padding: float = MAX_PADDING
+        self,
+        ladders: Ladders,
+        eviction: Eviction | None = None,
+        *,
+        max_padding: float = MAX_PADDING,
+        encoder_only: bool = False,
     ) -> None:
-        super().__init__(ladders, eviction)
+        super().__init__(ladders, eviction, encoder_only=encoder_only)
         if max_padding < 0:
             raise ConfigError.of("max_padding", max_padding, "a share of 0 or more")
         self.max_padding = max_padding
@@ -61,7 +67,8 @@ class RowsCausal(Static):
         sizes = [bucket(sequence.new) for sequence in batch.sequences]
         order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
         cut = self._cut(tuple(sizes[index] for index in order), view.costs)
-        return Plan(tuple(self._launch(order[i:j], sizes[order[i]]) for i, j in pairwise(cut)))
+        groups = (tuple(order[start:end]) for start, end in pairwise(cut))
+        return Plan(tuple(self._launch(batch, group, sizes[group[0]]) for group in groups))
 
     def warm_keys(self) -> Iterable[GraphKey]:
         """List the graphs that a step can need, those of one row first, of equal rows the longest first.
@@ -69,7 +76,12 @@ class RowsCausal(Static):
         A step is taken to hold no more new tokens than the ladder's top, as vLLM's do: many rows of the
         longest sizes would be mostly padding, and are left out.
         """
-        return [_key(rows, seq_len) for rows in self.ladders.rows for seq_len in self._lengths(rows)]
+        return [
+            _key(rows, seq_len, mode)
+            for rows in self.ladders.rows
+            for seq_len in self._lengths(rows)
+            for mode in self.modes
+        ]
 
     def _lengths(self, rows: int) -> Iterator[int]:
         sizes = self.ladders.prefill.sizes
@@ -78,9 +90,10 @@ class RowsCausal(Static):
             if rows == self.ladders.rows.sizes[0] or rows * below < most:
                 yield seq_len
 
-    def _launch(self, sequences: Sequence[int], seq_len: int) -> Launch:
+    def _launch(self, batch: Batch, sequences: tuple[int, ...], seq_len: int) -> Launch:
         rows = self.ladders.rows.bucket(len(sequences))
-        return Launch(_key(rows, seq_len), tuple(sequences), Layout.ROWS)
+        mode = row_mode(self.encoder_only, (batch.sequences[index].new for index in sequences), seq_len)
+        return Launch(_key(rows, seq_len, mode), sequences, Layout.ROWS)
 
     def _cut(self, sizes: tuple[int, ...], costs: Costs) -> tuple[int, ...]:
         """Return where a batch is cut, its buckets given from the longest down, with both ends."""
@@ -117,7 +130,7 @@ class RowsCausal(Static):
 
         ``longest`` is its longest bucket in tokens, ``alone`` the sum of its sequences' own.
         """
-        key = _key(self.ladders.rows.bucket(sequences), longest)
+        key = _key(self.ladders.rows.bucket(sequences), longest, self.modes[0])
         if _known(costs):
             return costs.run_seconds(key), 1.0
         most = (1 + self.max_padding) * self.ladders.rows.sizes[0] * alone

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from graphcache.batch import Batch, Layout
 from graphcache.errors import ConfigError
 from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.modes import row_mode, row_modes
 from graphcache.policy.protocol import Ladders
 
 LAYOUTS = ("packed", "split", "rows")
@@ -34,8 +35,8 @@ class Shaper:
     """Finds the ways to serve a batch that ``layouts`` allow.
 
     ``packed``: all sequences in one row, with a custom mask where there are several.  ``split``: one
-    launch a sequence, causal.  ``rows``: one row a sequence, causal, in one launch.  What is not plainly
-    causal (an encoder-only model) is packed with a mask.
+    launch a sequence.  ``rows``: one row a sequence, in one launch.  Rows of one sequence are causal, or
+    ``padded`` and ``bidirectional`` where the model is ``encoder_only``.
 
     Raises:
         ConfigError: a layout that is not known, or none.
@@ -43,6 +44,7 @@ class Shaper:
 
     ladders: Ladders
     layouts: Sequence[str] = ("packed",)
+    encoder_only: bool = False
 
     def __post_init__(self) -> None:
         for layout in self.layouts or [""]:
@@ -51,11 +53,17 @@ class Shaper:
 
     def keys(self) -> list[GraphKey]:
         """List the graphs that a batch can ask for, by length, those with a mask first."""
-        modes = (MaskMode.CUSTOM, MaskMode.CAUSAL)
+        alone = row_modes(self.encoder_only)
+        modes = (MaskMode.CUSTOM, *alone)
         keys = [GraphKey(1, seq_len, mode=mode) for seq_len in self.ladders.prefill for mode in modes]
         if "rows" in self.layouts:
             sizes = [rows for rows in self.ladders.rows if rows > 1]
-            keys += [GraphKey(rows, seq_len) for rows in sizes for seq_len in self.ladders.prefill]
+            keys += [
+                GraphKey(rows, seq_len, mode=mode)
+                for rows in sizes
+                for seq_len in self.ladders.prefill
+                for mode in alone
+            ]
         return keys
 
     def shape(self, batch: Batch) -> Shape:
@@ -70,24 +78,27 @@ class Shaper:
     def _ways(self, batch: Batch) -> Iterable[tuple[Ask, ...]]:
         lengths = [sequence.new for sequence in batch.sequences]
         top = self.ladders.prefill.top
-        plain = not batch.encoder_only
-        if sum(lengths) <= top and ("packed" in self.layouts or not plain or len(lengths) == 1):
+        if sum(lengths) <= top and ("packed" in self.layouts or len(lengths) == 1):
             yield self._packed(batch)
-        if plain and len(lengths) > 1 and max(lengths) <= top:
+        if len(lengths) > 1 and max(lengths) <= top:
             if "split" in self.layouts:
                 yield tuple(self._alone(length, index) for index, length in enumerate(lengths))
             if "rows" in self.layouts and len(lengths) <= self.ladders.rows.top:
-                rows, seq_len = (
-                    self.ladders.rows.bucket(len(lengths)),
-                    self.ladders.prefill.bucket(max(lengths)),
-                )
-                yield (Ask(GraphKey(rows, seq_len), tuple(range(len(lengths))), Layout.ROWS),)
+                yield (self._by_row(lengths),)
 
     def _packed(self, batch: Batch) -> tuple[Ask, ...]:
-        lone = len(batch.sequences) == 1 and not batch.encoder_only
-        mode = MaskMode.CAUSAL if lone else MaskMode.CUSTOM
-        seq_len = self.ladders.prefill.bucket(batch.tokens)
-        return (Ask(GraphKey(1, seq_len, mode=mode), tuple(range(len(batch.sequences)))),)
+        if len(batch.sequences) == 1:
+            return (self._alone(batch.tokens, 0),)
+        key = GraphKey(1, self.ladders.prefill.bucket(batch.tokens), mode=MaskMode.CUSTOM)
+        return (Ask(key, tuple(range(len(batch.sequences)))),)
 
     def _alone(self, length: int, index: int) -> Ask:
-        return Ask(GraphKey(1, self.ladders.prefill.bucket(length)), (index,))
+        return Ask(self._key(1, [length]), (index,))
+
+    def _by_row(self, lengths: Sequence[int]) -> Ask:
+        rows = self.ladders.rows.bucket(len(lengths))
+        return Ask(self._key(rows, lengths), tuple(range(len(lengths))), Layout.ROWS)
+
+    def _key(self, rows: int, lengths: Sequence[int]) -> GraphKey:
+        seq_len = self.ladders.prefill.bucket(max(lengths))
+        return GraphKey(rows, seq_len, mode=row_mode(self.encoder_only, lengths, seq_len))

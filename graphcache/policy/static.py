@@ -11,6 +11,7 @@ from graphcache.batch import Batch, Launch, Plan
 from graphcache.eviction.lru import Lru
 from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.modes import row_modes
 from graphcache.policy.protocol import Action, Ladders, State, View
 
 
@@ -27,14 +28,23 @@ def packed(seq_len: int, mode: MaskMode, sequences: int) -> Plan:
 
 
 class Static(ABC):
-    """A rule from batch to plan, with an `Eviction` that says what leaves; the state is the eviction's."""
+    """A rule from batch to plan, with an `Eviction` that says what leaves; the state is the eviction's.
+
+    ``encoder_only`` says that the model's attention has no causal term: where the rule asks for ``causal``
+    it gets ``padded`` and ``bidirectional`` in its place.
+    """
 
     modes: tuple[MaskMode, ...]
     """The mask modes that the rule asks for."""
 
-    def __init__(self, ladders: Ladders, eviction: Eviction | None = None) -> None:
+    def __init__(
+        self, ladders: Ladders, eviction: Eviction | None = None, *, encoder_only: bool = False
+    ) -> None:
         self.ladders = ladders
         self.eviction = eviction or Lru()
+        self.encoder_only = encoder_only
+        alone = row_modes(encoder_only) if MaskMode.CAUSAL in self.modes else ()
+        self.modes = (*(mode for mode in self.modes if mode is not MaskMode.CAUSAL), *alone)
 
     @abstractmethod
     def plan(self, batch: Batch, view: View, state: State) -> Plan:
@@ -64,9 +74,7 @@ class Static(ABC):
         return self.eviction.victim(state, candidates)
 
     def warm_keys(self) -> Iterable[GraphKey]:
-        """List the rule's graphs, the longest first: each serves all that is shorter."""
+        """List the rule's graphs, the longest first, of one length that first which serves the most."""
         return [
-            prefill(seq_len, mode)
-            for seq_len in reversed(self.ladders.prefill.sizes)
-            for mode in sorted(self.modes, key=lambda mode: mode is not MaskMode.CUSTOM)
+            prefill(seq_len, mode) for seq_len in reversed(self.ladders.prefill.sizes) for mode in self.modes
         ]

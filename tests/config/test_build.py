@@ -280,7 +280,7 @@ def test_an_option_that_is_not_taken_is_told_with_those_that_are(tmp_path):
     with pytest.raises(ConfigError) as raised:
         build_policy(load_config(path), load_config(path).ladders())
     where = f"{path}:4: policy.options.sevral"
-    assert str(raised.value) == f"{where}: no such option of static-causal; allowed: several"
+    assert str(raised.value) == f"{where}: no such option of static-causal; allowed: several, encoder_only"
 
 
 def test_an_option_of_a_wrong_value_is_told_with_its_place(tmp_path):

@@ -229,11 +229,16 @@ def test_a_batch_too_long_to_pack_is_split():
     assert [launch.sequences for launch in plan.launches] == [(0,), (1,)]
 
 
-def test_a_model_without_a_causal_term_keeps_its_mask():
-    policy = Adaptive(LADDERS, layouts=("packed", "split"))
-    batch = Batch.of([100], encoder_only=True)
-    (launch,) = policy.plan(batch, View({GraphKey(1, 128): 0}, Budget(), COSTS), policy.start()).launches
-    assert launch.key.mode is MaskMode.CUSTOM
+def test_a_model_without_a_causal_term_is_served_in_its_own_modes():
+    policy = Adaptive(LADDERS, layouts=("packed", "split"), encoder_only=True)
+    resident = [GraphKey(1, 128, mode=mode) for mode in (MaskMode.PADDED, MaskMode.BIDIRECTIONAL)]
+    view = View(dict.fromkeys(resident, 0), Budget(), COSTS)
+    modes = {}
+    for length in (100, 128):
+        (launch,) = policy.plan(Batch.of([length]), view, policy.start()).launches
+        modes[length] = launch.key.mode
+    assert modes == {100: MaskMode.PADDED, 128: MaskMode.BIDIRECTIONAL}
+    assert not any(key.mode is MaskMode.CAUSAL for key in policy.warm_keys())
 
 
 # -- what is refused ------------------------------------------------------------------------------------

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphcache.batch import Batch
+from graphcache.batch import Batch, Layout
 from graphcache.errors import ConfigError, LadderError
 from graphcache.key import MaskMode, dominates
 from graphcache.ladder import Ladder
@@ -19,8 +21,10 @@ from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 
 LADDERS = Ladders(Ladder.pow2(16, 1024))
-POLICIES = [StaticMask, StaticCausal, DynamicDual, RowsCausal]
-LENGTHS = st.lists(st.integers(1, 128), min_size=1, max_size=8)
+RULES = [StaticMask, StaticCausal, DynamicDual, RowsCausal]
+ENCODER = {rule: partial(rule, encoder_only=True) for rule in RULES}
+POLICIES = [*RULES, *(pytest.param(rule, id=f"{name.__name__}-encoder") for name, rule in ENCODER.items())]
+LENGTHS = st.lists(st.integers(1, 128) | st.sampled_from([16, 64, 128]), min_size=1, max_size=8)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -30,8 +34,24 @@ def test_every_sequence_is_in_one_launch_that_holds_it(policy, lengths):
     assert sorted(i for launch in plan.launches for i in launch.sequences) == list(range(len(lengths)))
     for launch in plan.launches:
         assert launch.key.seq_len >= sum(lengths[i] for i in launch.sequences)
-        if launch.key.mode is MaskMode.CAUSAL:
+        if launch.key.mode is not MaskMode.CUSTOM and launch.layout is Layout.PACKED:
             assert len(launch.sequences) == 1, "several sequences in a row without a mask see each other"
+
+
+@pytest.mark.parametrize("rule", RULES)
+@given(lengths=LENGTHS)
+def test_a_model_without_a_causal_term_is_served_in_its_own_modes(rule, lengths):
+    causal = rule(LADDERS).plan(Batch.of(lengths), View({}), None).launches
+    launches = ENCODER[rule](LADDERS).plan(Batch.of(lengths), View({}), None).launches
+    assert [replace(each, key=replace(each.key, mode="causal")) for each in launches] == [
+        replace(each, key=replace(each.key, mode="causal")) for each in causal
+    ]
+    for ours, theirs in zip(launches, causal, strict=True):
+        full = {lengths[index] for index in ours.sequences} == {ours.key.seq_len}
+        if theirs.key.mode is MaskMode.CUSTOM:
+            assert ours == theirs
+        else:
+            assert ours.key.mode is (MaskMode.BIDIRECTIONAL if full else MaskMode.PADDED)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -62,7 +82,17 @@ def test_the_state_is_plain_json(policy):
     assert policy.save(policy.start(saved)) == saved
 
 
-@pytest.mark.parametrize(("policy", "graphs"), [(StaticMask, 7), (StaticCausal, 7), (DynamicDual, 14)])
+@pytest.mark.parametrize(
+    ("policy", "graphs"),
+    [
+        (StaticMask, 7),
+        (StaticCausal, 7),
+        (DynamicDual, 14),
+        (ENCODER[StaticMask], 7),
+        (ENCODER[StaticCausal], 14),
+        (ENCODER[DynamicDual], 21),
+    ],
+)
 def test_graphs_per_length(policy, graphs):
     assert len(set(policy(LADDERS).warm_keys())) == graphs
 
