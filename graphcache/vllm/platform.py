@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # vllm.config imports the platform, and this module with it
 
 logger = init_logger(__name__)
 
-CLOSING_SECONDS = 5
+CLOSING_SECONDS = 10
 """How long a server that ends waits for its workers, unless ``--shutdown-timeout`` says otherwise."""
 
 
