@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import random
+import subprocess
+import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -93,3 +97,30 @@ def test_what_random_changes_make_of_it_is_answered(rounds: int) -> None:
         for _ in range(rounds if len(data) < 4000 else rounds // 20):
             read(changed(data, chance))
             read(vouched(changed(data, chance)))
+
+
+def fuzz(made: Path, runs: int, *broken: str) -> subprocess.CompletedProcess[str]:
+    here = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{here.parents[1]}"}
+    line = [sys.executable, here / "fuzz_readers.py", made, str(runs), *broken]
+    return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+
+
+needs_atheris = pytest.mark.skipif(
+    not find_spec("atheris"), reason="atheris is not installed: pip install atheris"
+)
+
+
+@needs_atheris
+@pytest.mark.parametrize("runs", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
+def test_what_reaches_new_code_is_answered(tmp_path: Path, runs: int) -> None:
+    done = fuzz(tmp_path, runs)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert f"Done {runs} runs" in done.stderr
+    assert list(tmp_path.iterdir()) != []
+
+
+@needs_atheris
+def test_a_reader_that_verifies_nothing_is_found_out(tmp_path: Path) -> None:
+    assert fuzz(tmp_path, 200_000, "unverified").returncode != 0
+    assert list(tmp_path.glob("crash-*")) != []
