@@ -1,6 +1,6 @@
 """Configuration: the only reader of YAML files and of the environment."""
 
 from graphcache.config.environment import Environment
-from graphcache.config.model import Config, load_config, policy_path, shipped_policies
+from graphcache.config.model import Config, MaskForm, load_config, policy_path, shipped_policies
 
-__all__ = ["Config", "Environment", "load_config", "policy_path", "shipped_policies"]
+__all__ = ["Config", "Environment", "MaskForm", "load_config", "policy_path", "shipped_policies"]

@@ -39,8 +39,9 @@ class Pages:
 class Rows(AttentionMetadata):
     """How the tokens of one graph lie: ``rows`` rows of equal length.
 
-    ``mask`` is a bool tensor ``[rows, 1, seq_len, keys]``, true where a query may look at a key, or None
-    where each row is one sequence, padded at its right end, under a causal term.  ``pages`` is None where
+    ``mask`` is a tensor ``[rows, 1, seq_len, keys]``: bool, true where a query may look at a key, or
+    additive in the model's dtype; or None where each row is one sequence, padded at its right end, under a
+    causal term.  ``pages`` is None where
     no KV cache is kept.
     """
 

@@ -23,7 +23,7 @@ from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
 from graphcache.compile.protocol import Urgency
-from graphcache.config import Config, load_config
+from graphcache.config import Config, MaskForm, load_config
 from graphcache.config.build import build_backend, build_cache
 from graphcache.errors import CompileError, ConfigError, GraphCacheError, LoadError
 from graphcache.fill import Filled, Filling
@@ -52,7 +52,7 @@ def fill(job: Filling) -> Iterator[tuple[Filled, int]]:
         StoreError: the store can't be used.
     """
     config = _config(job)
-    program = _program(job)
+    program = _program(job, config.mask)
     backend = build_backend(config, program)
     policy = configured_policy(config, program.vllm_config)
     with (
@@ -99,7 +99,7 @@ def _config(job: Filling) -> Config:
     )
 
 
-def _program(job: Filling) -> VllmProgram:
+def _program(job: Filling, form: MaskForm) -> VllmProgram:
     """Build the model on one worker, with weights that nobody reads, and a KV cache that nobody fills."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = parser.parse_args(["--model", job.model, *job.arguments])
@@ -115,7 +115,7 @@ def _program(job: Filling) -> VllmProgram:
         worker.model_runner.load_model_only()
         if vllm_config.model_config.runner_type == "generate":
             _keep_cache(worker, vllm_config)
-    return VllmProgram(worker.model_runner.model, vllm_config)
+    return VllmProgram(worker.model_runner.model, vllm_config, form)
 
 
 def _keep_cache(worker: GraphCacheWorker, vllm_config: VllmConfig) -> None:

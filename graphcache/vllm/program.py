@@ -13,6 +13,7 @@ from vllm.forward_context import create_forward_context, override_forward_contex
 from vllm.model_executor.layers.attention import Attention
 
 from graphcache.backends.program import Template
+from graphcache.config import MaskForm
 from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest
 from graphcache.key import GraphKey, MaskMode
@@ -36,18 +37,24 @@ class WholeModel(nn.Module):
     """
 
     def __init__(
-        self, model: nn.Module, vllm_config: VllmConfig, mode: MaskMode, paged: Paged | None
+        self,
+        model: nn.Module,
+        vllm_config: VllmConfig,
+        mode: MaskMode,
+        paged: Paged | None,
+        form: MaskForm = "ids",
     ) -> None:
         super().__init__()
         self.model = model
         self.mode = mode
+        self.form = form
         self._vllm_config = vllm_config
         self._paged = paged
 
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Run the model under a forward context that says how the tokens lie."""
         rest = list(more)
-        mask = tokens.visible(rest.pop(0), positions) if self.mode is MaskMode.CUSTOM else None
+        mask = self._mask(rest.pop(0), positions) if self.mode is MaskMode.CUSTOM else None
         pages = None
         if self._paged is not None:
             written = rest.pop(0).flatten()
@@ -59,6 +66,9 @@ class WholeModel(nn.Module):
         with override_forward_context(create_forward_context(attention, self._vllm_config)):
             hidden = self.model(input_ids=input_ids.flatten(), positions=positions.flatten())
         return hidden.view(*input_ids.shape, -1)
+
+    def _mask(self, given: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        return given if self.form == "dense" else tokens.visible(given, positions)
 
 
 class Paged:
@@ -92,16 +102,19 @@ class _SameForEveryLayer(dict[str, Rows]):
 
 
 class VllmProgram:
-    """The live model of one vLLM worker, as graph backends see it."""
+    """The live model of one vLLM worker, as graph backends see it; ``form`` is its custom masks'."""
 
-    def __init__(self, model: nn.Module, vllm_config: VllmConfig) -> None:
+    def __init__(self, model: nn.Module, vllm_config: VllmConfig, form: MaskForm = "ids") -> None:
+        self.form = form
         self.model = model
         self.vllm_config = vllm_config
         generates = vllm_config.model_config.runner_type == "generate"
         self.paged = Paged(vllm_config) if generates else None
         modes = [MaskMode.CUSTOM, MaskMode.CAUSAL, *([MaskMode.PREFIX] if generates else [])]
         self.operators = COLLECTIVES if vllm_config.parallel_config.tensor_parallel_size > 1 else ()
-        self._modules = {mode: WholeModel(model, vllm_config, mode, self.paged).eval() for mode in modes}
+        self._modules = {
+            mode: WholeModel(model, vllm_config, mode, self.paged, form).eval() for mode in modes
+        }
 
     def module(self, key: GraphKey) -> nn.Module:
         """Return the module of this key's mode; all share the live model.
@@ -117,13 +130,19 @@ class VllmProgram:
         """Return inputs of this key's shapes that hold nothing but padding."""
         return tokens.Inputs.padding(key, self.paged.block_size if self.paged else None)
 
+    def given(self, inputs: tokens.Inputs) -> tuple[torch.Tensor, ...]:
+        """Return the tensors that a graph takes of its inputs, in its order."""
+        if self.form == "dense":
+            inputs = inputs.with_mask(self.vllm_config.model_config.dtype)
+        return inputs.given()
+
     def caches(self) -> tuple[torch.Tensor, ...]:
         """Return what every graph takes behind its inputs: the KV caches, if the model keeps any."""
         return self.paged.caches() if self.paged else ()
 
     def inputs(self, key: GraphKey) -> tuple[torch.Tensor, ...]:
         """Return inputs of this key's shapes: padding, and vLLM's own KV caches."""
-        return (*self.padding(key).given(), *self.caches())
+        return (*self.given(self.padding(key)), *self.caches())
 
     def dynamic_shapes(self, key: GraphKey) -> Any:
         """Return the number of KV slots as dynamic: it follows from free memory, and is no part of a key."""
@@ -135,8 +154,9 @@ class VllmProgram:
 
     def template(self, key: GraphKey) -> Template:
         """Return the export in which new tokens and cached blocks are open, unless there is one of them."""
-        given = self.padding(key).given()
-        shapes: list[Any] = [_open("new", key.seq_len)] * len(given)
+        given = self.given(self.padding(key))
+        new = _open("new", key.seq_len)
+        shapes: list[Any] = [new if each.dim() == 2 else _square(new) for each in given]
         sizes = {"token": key.seq_len}
         if key.mode is MaskMode.PREFIX:
             sizes["block"] = given[-1].shape[1]
@@ -162,12 +182,18 @@ class VllmProgram:
             ("model.task", f"{model_config.runner_type}/{model_config.convert_type}"),
             ("model.max_tokens", str(model_config.max_model_len)),
             ("model.block_size", str(self.paged.block_size) if self.paged else "none"),
+            ("model.mask", self.form),
         ]
 
 
 def _open(name: str, size: int) -> dict[int, Any] | None:
     """Leave a second dimension open; one of size 1 can't be."""
     return {1: torch.export.Dim(name, min=2)} if size > 1 else None
+
+
+def _square(opened: dict[int, Any] | None) -> dict[int, Any] | None:
+    """Leave both sides of a mask open, as a row of tokens is."""
+    return {2: opened[1], 3: opened[1]} if opened else None
 
 
 def config_digest(fields: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from graphcache.backends.protocol import Backend
 from graphcache.batch import Batch, Sequence
 from graphcache.cache import GraphCache
 from graphcache.vllm.program import VllmProgram
-from graphcache.vllm.setup import check_warm, open_cache
+from graphcache.vllm.setup import check_warm, open_cache, open_program
 from graphcache.vllm.tokens import StepTokens, collect, spans
 
 logger = init_logger(__name__)
@@ -44,7 +44,7 @@ class GraphCacheModelRunner(CPUModelRunner):
     def load_model(self, load_dummy_weights: bool = False) -> None:
         """Load the model, and open the cache of its graphs."""
         super().load_model(load_dummy_weights)
-        self.program = VllmProgram(self.model, self.vllm_config)
+        self.program = open_program(self.model, self.vllm_config)
         self.graphs, self.backend = open_cache(self.program)
 
     def reload_weights(self, *arguments: Any, **options: Any) -> None:
@@ -96,7 +96,7 @@ class GraphCacheModelRunner(CPUModelRunner):
                 inputs = self.program.padding(launch.key)
                 inputs.fill(scheduled, cut)
                 began = time.perf_counter()
-                output = launch.graph(*inputs.given(), *caches)
+                output = launch.graph(*self.program.given(inputs), *caches)
                 step.ran(launch, time.perf_counter() - began)
                 collect(hidden, output, cut)
         return hidden

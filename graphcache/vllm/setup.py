@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
 from vllm.config import VllmConfig
 from vllm.distributed import get_tp_group
 
@@ -22,6 +23,15 @@ from graphcache.policy.protocol import Policy, View
 from graphcache.vllm.program import VllmProgram
 
 DEFAULT_POLICY = "dynamic-dual"
+
+
+def open_program(model: nn.Module, vllm_config: VllmConfig) -> VllmProgram:
+    """Return a live model as ``GRAPHCACHE_POLICY`` has its graphs take masks.
+
+    Raises:
+        ConfigError: a mistake in the configuration.
+    """
+    return VllmProgram(model, vllm_config, _config().mask)
 
 
 def open_cache(program: VllmProgram) -> tuple[GraphCache, Backend]:

@@ -27,7 +27,8 @@ class StepTokens(NamedTuple):
 class Inputs(NamedTuple):
     """The inputs of one graph, ``[rows, seq_len]`` each; None where its kind or mode takes none.
 
-    ``segments`` (int32) tell a packed row's sequences apart; ``slots`` are written to the KV cache;
+    ``segments`` (int32) tell a packed row's sequences apart, unless a ``mask`` made of them does
+    (`with_mask`); ``slots`` are written to the KV cache;
     ``blocks`` ``[rows, width]`` are read from it.  In padding, ids and positions are 0, the segment is -1,
     and slot and block are 0: vLLM keeps block 0 free of tokens.
     """
@@ -35,6 +36,7 @@ class Inputs(NamedTuple):
     ids: torch.Tensor
     positions: torch.Tensor
     segments: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
     slots: torch.Tensor | None = None
     blocks: torch.Tensor | None = None
 
@@ -48,11 +50,19 @@ class Inputs(NamedTuple):
         if block_size and key.mode is MaskMode.PREFIX:
             blocks = torch.zeros((key.rows, -(-key.kv_len // block_size)), dtype=torch.int32)
         ids, positions = torch.zeros(shape, dtype=torch.int32), torch.zeros(shape, dtype=torch.int64)
-        return cls(ids, positions, segments, slots, blocks)
+        return cls(ids, positions, segments, slots=slots, blocks=blocks)
 
     def given(self) -> tuple[torch.Tensor, ...]:
         """Return those that the graph takes, in its order."""
         return tuple(tensor for tensor in self if tensor is not None)
+
+    def with_mask(self, dtype: torch.dtype) -> Inputs:
+        """Return these inputs with an additive mask ``[rows, 1, seq_len, seq_len]`` in place of segments."""
+        if self.segments is None:
+            return self
+        seen = visible(self.segments, self.positions)
+        mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
+        return self._replace(segments=None, mask=mask)
 
     def fill(self, step: StepTokens, spans: Sequence[Span]) -> None:
         """Copy the sequences of a launch in."""

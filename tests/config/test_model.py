@@ -297,6 +297,11 @@ def test_a_shipped_policy_says_what_it_is_for(name):
             "x.yaml:2: on_miss: 'compil' is not allowed; allowed: 'compile', 'fallback'",
         ),
         (
+            "P\nmask: flex",
+            ConfigError,
+            "x.yaml:2: mask: 'flex' is not allowed; allowed: 'ids' or 'dense'",
+        ),
+        (
             "P\nmax_slowdown: 0.5",
             ConfigError,
             "x.yaml:2: max_slowdown: 0.5 is not allowed; allowed: at least 1",

@@ -105,6 +105,7 @@ def new_cache(llm: Any, policy: str, tampering: str | None) -> Iterator[Any]:
 
     os.environ["GRAPHCACHE_POLICY"] = policy
     runner = llm.llm_engine.model_executor.driver_worker.worker.model_runner
+    runner.program = setup.open_program(runner.model, runner.vllm_config)
     runner.graphs, runner.backend = setup.open_cache(runner.program)
     with ExitStack() as patches:
         for change in TAMPERINGS[tampering]() if tampering else []:

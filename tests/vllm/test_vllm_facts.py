@@ -42,6 +42,7 @@ def namespace(
     block_size: int | None = None,
     rank: int = 0,
     ranks: int = 1,
+    form: str = "ids",
     **said: Any,
 ) -> str:
     made = object.__new__(program.VllmProgram)
@@ -55,6 +56,7 @@ def namespace(
         **said,
     }
     made.model = model or Layer()
+    made.form = form
     made.paged = SimpleNamespace(block_size=block_size) if block_size else None
     made.vllm_config = SimpleNamespace(
         model_config=SimpleNamespace(**model_config),
@@ -100,6 +102,10 @@ def test_changed_source_is_another_namespace(program: ModuleType, monkeypatch: p
 
 def test_another_block_size_is_another_namespace(program: ModuleType) -> None:
     assert namespace(program, block_size=16) != namespace(program, block_size=32)
+
+
+def test_another_form_of_mask_is_another_namespace(program: ModuleType) -> None:
+    assert namespace(program, form="dense") != namespace(program, form="ids")
 
 
 def test_where_a_model_lies_and_who_wrote_it_is_no_fact(program: ModuleType) -> None:

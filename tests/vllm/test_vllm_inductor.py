@@ -43,7 +43,7 @@ def warm(model, policy, store, *arguments, options=(), exits=0):
 @pytest.fixture(scope="module")
 def starts(run_batches, tmp_path_factory):
     """Embeddings and statistics of stock vLLM, of two starts of the plugin over one store, and of one that
-    falls back while its graphs compile.
+    falls back while its graphs compile, and makes its masks outside of them.
     """
     folder = tmp_path_factory.mktemp("inductor")
     policy = folder / "policy.yaml"
@@ -54,7 +54,7 @@ def starts(run_batches, tmp_path_factory):
     falling_back = folder / "falling-back.yaml"
     falling_back.write_text(
         "{policy: dynamic-dual, ladder: {kind: explicit, sizes: [128]}, backend: inductor, strict: true,"
-        " on_miss: fallback, store: null}"
+        " on_miss: fallback, mask: dense, store: null}"
     )
     model = str(write_model(folder / "model", hidden=128, layers=1))
     job = {"model": model, "dtype": "float32", "runs": [], "max_tokens": 128}

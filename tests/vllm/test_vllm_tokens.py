@@ -43,7 +43,7 @@ def laid_out(lengths: list[int], layout: Layout, spare: int):
 @settings(deadline=None)
 @given(lengths, layouts, st.integers(0, 3))
 def test_what_goes_in_comes_back_in_order(lengths, layout, spare):
-    cut, tokens, (ids, _, segments, slots, _) = laid_out(lengths, layout, spare)
+    cut, tokens, (ids, _, segments, _, slots, _) = laid_out(lengths, layout, spare)
     assert sorted(slots[slots > 0].tolist()) == (tokens * 2).tolist()
     back = torch.empty(len(tokens), 1, dtype=torch.int32)
     collect(back, ids[..., None], cut)
@@ -54,7 +54,8 @@ def test_what_goes_in_comes_back_in_order(lengths, layout, spare):
 @settings(deadline=None)
 @given(lengths, layouts, st.integers(0, 3))
 def test_a_token_sees_its_own_sequence_up_to_itself(lengths, layout, spare):
-    _, _, (_, positions, segments, _, _) = laid_out(lengths, layout, spare)
+    _, _, inputs = laid_out(lengths, layout, spare)
+    segments, positions = inputs.segments, inputs.positions
     mask = visible(segments, positions)
     rows, seq_len = segments.shape
     assert mask.shape == (rows, 1, seq_len, seq_len)
@@ -65,6 +66,11 @@ def test_a_token_sees_its_own_sequence_up_to_itself(lengths, layout, spare):
             for query in tokens
         ]
     assert mask.any(dim=-1).all()
+    dense = inputs.with_mask(torch.bfloat16)
+    assert dense.segments is None
+    assert dense.mask.dtype is torch.bfloat16
+    assert torch.equal(dense.mask == 0, mask)
+    assert torch.equal(dense.mask == float("-inf"), ~mask)
 
 
 @settings(deadline=None)
