@@ -12,7 +12,7 @@ from graphcache.vllm.models import write_model
 POLICIES = {
     "static-mask": "policy: static-mask",
     "static-causal": "policy: static-causal",
-    "dynamic-dual": "policy: dynamic-dual",
+    "dynamic-dual": "policy: dynamic-dual, mask: dense",
     "rows-causal": "policy: rows-causal",
     "stand-ins": "policy: static-causal, budget: {graphs: 6}, on_miss: fallback",
 }
