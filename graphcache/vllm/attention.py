@@ -40,9 +40,8 @@ class Rows(AttentionMetadata):
     """How the tokens of one graph lie: ``rows`` rows of equal length.
 
     ``mask`` is a tensor ``[rows, 1, seq_len, keys]``: bool, true where a query may look at a key, or
-    additive in the model's dtype; or None where each row is one sequence, padded at its right end, under a
-    causal term.  ``pages`` is None where
-    no KV cache is kept.
+    additive in the model's dtype; or None where each row is one sequence: padded at its right end under a
+    causal term, or full without one.  ``pages`` is None where no KV cache is kept.
     """
 
     rows: int
@@ -127,8 +126,11 @@ class RowAttention(AttentionImpl[Rows]):
         for what, value in unsupported.items():
             if value is not None:
                 raise ConfigError(f"graphcache does not support attention with {what}: {value!r}")
-        if attn_type != AttentionType.DECODER:
-            raise ConfigError(f"graphcache does not support {attn_type} attention, only decoder attention")
+        if attn_type not in (AttentionType.DECODER, AttentionType.ENCODER_ONLY):
+            raise ConfigError(
+                f"graphcache does not support {attn_type} attention, only decoder, encoder_only"
+            )
+        self.causal = attn_type == AttentionType.DECODER
         self.num_heads = num_heads
         self.num_kv_heads = num_kv_heads or num_heads
         self.head_size = head_size
@@ -160,7 +162,7 @@ class RowAttention(AttentionImpl[Rows]):
             keys,
             values,
             attn_mask=mask,
-            is_causal=mask is None,
+            is_causal=self.causal and mask is None,
             scale=self.scale,
             enable_gqa=self.num_heads != self.num_kv_heads,
         )

@@ -28,8 +28,8 @@ LIMITS = (
         "only pooling and generation are supported",
     ),
     Limit(
-        lambda c: c.model_config.is_encoder_decoder or c.model_config.attn_type != "decoder",
-        "only decoder models with causal attention are supported, no encoders and no hybrids",
+        lambda c: c.model_config.attn_type not in ("decoder", "encoder_only"),
+        "only decoder models and encoder-only models are supported, no models of both and no hybrids",
     ),
     Limit(
         lambda c: c.model_config.dtype not in (torch.bfloat16, torch.float32),

@@ -8,11 +8,19 @@ from typing import Any
 
 from graphcache.errors import UnknownNameError
 
-FAMILIES = ("qwen3", "llama")
-"""The model families, as transformers names them."""
+FAMILIES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "llama": "LlamaForCausalLM",
+    "bert": "BertModel",
+    "bert-classifier": "BertForSequenceClassification",
+    "xlm-roberta": "XLMRobertaModel",
+}
+"""The model families, and the class of each: its architecture, in transformers and in vLLM."""
 
 VOCABULARY = 512
 HEAD_DIM = 64
+PADDING = 1
+"""The id of the padding token, where a family's positions depend on it."""
 
 CHAT = (
     "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
@@ -42,26 +50,25 @@ def write_model(
         UnknownNameError: a family that is not in `FAMILIES`.
     """
     import torch
+    import transformers
     from safetensors.torch import save_file
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     if family not in FAMILIES:
         raise UnknownNameError.among("family", family, FAMILIES)
+    make = getattr(transformers, FAMILIES[family])
     sizes: dict[str, Any] = {
-        "architectures": [f"{family.capitalize()}ForCausalLM"],
+        "architectures": [FAMILIES[family]],
         "vocab_size": VOCABULARY,
         "hidden_size": hidden,
         "intermediate_size": 3 * hidden,
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": max(1, heads // 2),
-        "head_dim": HEAD_DIM,
         "max_position_embeddings": max_tokens,
-        "tie_word_embeddings": True,
+        **_more(family, heads, max_tokens),
     }
-    config = AutoConfig.for_model(family, **sizes)
+    config = make.config_class(**sizes)
     config.dtype = torch.float32
-    model = AutoModelForCausalLM.from_config(config)
+    model = make(config)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -72,6 +79,26 @@ def write_model(
     save_file(weights, Path(directory) / "model.safetensors", {"format": "pt"})
     _write_tokenizer(directory)
     return Path(directory)
+
+
+def _more(family: str, heads: int, max_tokens: int) -> dict[str, Any]:
+    """Return the fields that a family has beside those of all."""
+    match family:
+        case "bert":
+            return {}
+        case "bert-classifier":
+            return {"num_labels": 8}
+        case "xlm-roberta":  # whose positions begin behind that of its padding token
+            return {
+                "max_position_embeddings": max_tokens + PADDING + 1,
+                "pad_token_id": PADDING,
+                "position_embedding_type": "absolute",
+            }
+    return {
+        "num_key_value_heads": max(1, heads // 2),
+        "head_dim": HEAD_DIM,
+        "tie_word_embeddings": True,
+    }
 
 
 def _write_tokenizer(directory: str | Path) -> None:

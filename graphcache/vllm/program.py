@@ -11,12 +11,14 @@ from torch import nn
 from vllm.config import VllmConfig
 from vllm.forward_context import create_forward_context, override_forward_context
 from vllm.model_executor.layers.attention import Attention
+from vllm.v1.attention.backend import AttentionType
 
 from graphcache.backends.program import Template
 from graphcache.config import MaskForm
 from graphcache.errors import ConfigError
 from graphcache.fingerprint import digest
 from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.modes import row_modes
 from graphcache.vllm import tokens
 from graphcache.vllm.attention import Pages, Rows
 
@@ -45,6 +47,8 @@ class WholeModel(nn.Module):
         form: MaskForm = "ids",
     ) -> None:
         super().__init__()
+        self.encoder_only = encoder_only(vllm_config)
+        self.typed = takes_types(model)
         self.model = model
         self.mode = mode
         self.form = form
@@ -54,7 +58,7 @@ class WholeModel(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Run the model under a forward context that says how the tokens lie."""
         rest = list(more)
-        mask = self._mask(rest.pop(0), positions) if self.mode is MaskMode.CUSTOM else None
+        mask = self._mask(rest, positions)
         pages = None
         if self._paged is not None:
             written = rest.pop(0).flatten()
@@ -63,12 +67,26 @@ class WholeModel(nn.Module):
                 mask = tokens.visible_cached(positions, read.shape[1])
             pages = Pages(dict(zip(self._paged.layers, rest, strict=True)), written, read)
         attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask, pages))
+        types = {"token_type_ids": rest.pop(0).flatten()} if self.typed else {}
+        ids = input_ids.flatten()
+        if self.encoder_only:
+            ids = ids.clone()  # BERT keeps token types in the ids that it is given, for a while
         with override_forward_context(create_forward_context(attention, self._vllm_config)):
-            hidden = self.model(input_ids=input_ids.flatten(), positions=positions.flatten())
+            hidden = self.model(input_ids=ids, positions=positions.flatten(), **types)
         return hidden.view(*input_ids.shape, -1)
 
-    def _mask(self, given: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return given if self.form == "dense" else tokens.visible(given, positions)
+    def _mask(self, rest: list[torch.Tensor], positions: torch.Tensor) -> torch.Tensor | None:
+        """Build what the mode masks with from the input that it takes for that, the next of the rest."""
+        match self.mode:
+            case MaskMode.CUSTOM if self.form == "dense":
+                return rest.pop(0)
+            case MaskMode.CUSTOM if self.encoder_only:
+                return tokens.together(rest.pop(0))
+            case MaskMode.CUSTOM:
+                return tokens.visible(rest.pop(0), positions)
+            case MaskMode.PADDED:
+                return tokens.real(rest.pop(0), positions.shape[1])
+        return None
 
 
 class Paged:
@@ -110,7 +128,10 @@ class VllmProgram:
         self.vllm_config = vllm_config
         generates = vllm_config.model_config.runner_type == "generate"
         self.paged = Paged(vllm_config) if generates else None
-        modes = [MaskMode.CUSTOM, MaskMode.CAUSAL, *([MaskMode.PREFIX] if generates else [])]
+        self.typed = takes_types(model)
+        _check_layers(vllm_config)
+        alone = row_modes(encoder_only(vllm_config))
+        modes = [MaskMode.CUSTOM, *alone, *([MaskMode.PREFIX] if generates else [])]
         self.operators = COLLECTIVES if vllm_config.parallel_config.tensor_parallel_size > 1 else ()
         self._modules = {
             mode: WholeModel(model, vllm_config, mode, self.paged, form).eval() for mode in modes
@@ -128,12 +149,13 @@ class VllmProgram:
 
     def padding(self, key: GraphKey) -> tokens.Inputs:
         """Return inputs of this key's shapes that hold nothing but padding."""
-        return tokens.Inputs.padding(key, self.paged.block_size if self.paged else None)
+        return tokens.Inputs.padding(key, self.paged.block_size if self.paged else None, typed=self.typed)
 
     def given(self, inputs: tokens.Inputs) -> tuple[torch.Tensor, ...]:
         """Return the tensors that a graph takes of its inputs, in its order."""
         if self.form == "dense":
-            inputs = inputs.with_mask(self.vllm_config.model_config.dtype)
+            causal = not encoder_only(self.vllm_config)
+            inputs = inputs.with_mask(self.vllm_config.model_config.dtype, causal=causal)
         return inputs.given()
 
     def caches(self) -> tuple[torch.Tensor, ...]:
@@ -156,7 +178,8 @@ class VllmProgram:
         """Return the export in which new tokens and cached blocks are open, unless there is one of them."""
         given = self.given(self.padding(key))
         new = _open("new", key.seq_len)
-        shapes: list[Any] = [new if each.dim() == 2 else _square(new) for each in given]
+        open_by_dimensions = {1: None, 2: new, 4: _square(new)}
+        shapes: list[Any] = [open_by_dimensions[each.dim()] for each in given]
         sizes = {"token": key.seq_len}
         if key.mode is MaskMode.PREFIX:
             sizes["block"] = given[-1].shape[1]
@@ -184,6 +207,24 @@ class VllmProgram:
             ("model.block_size", str(self.paged.block_size) if self.paged else "none"),
             ("model.mask", self.form),
         ]
+
+
+def encoder_only(vllm_config: VllmConfig) -> bool:
+    """Say whether the model's attention has no causal term."""
+    return bool(vllm_config.model_config.attn_type == "encoder_only")
+
+
+def takes_types(model: nn.Module) -> bool:
+    """Say whether a model takes token types, which tell two texts of one sequence apart."""
+    return "token_type_ids" in inspect.signature(model.forward).parameters
+
+
+def _check_layers(vllm_config: VllmConfig) -> None:
+    """Refuse a model whose layers attend in another way than vLLM says of the whole."""
+    wanted = AttentionType.ENCODER_ONLY if encoder_only(vllm_config) else AttentionType.DECODER
+    for name, layer in vllm_config.compilation_config.static_forward_context.items():
+        if isinstance(layer, Attention) and layer.attn_type != wanted:
+            raise ConfigError(f"graphcache: layer {name} has {layer.attn_type} attention, not {wanted}")
 
 
 def _open(name: str, size: int) -> dict[int, Any] | None:

@@ -87,7 +87,8 @@ class GraphCacheModelRunner(CPUModelRunner):
         assert positions is not None
         starts = self.query_start_loc.np[: self.input_batch.num_reqs + 1].tolist()
         about = next(iter(get_forward_context().attn_metadata.values()))
-        scheduled = StepTokens(input_ids, positions, about.slot_mapping, about.block_table_tensor)
+        types = model_kwargs.get("token_type_ids")
+        scheduled = StepTokens(input_ids, positions, about.slot_mapping, about.block_table_tensor, types)
         caches = self.program.caches()
         hidden = torch.empty((starts[-1], self.model_config.get_hidden_size()), dtype=self.model_config.dtype)
         with self.graphs.step(self._batch(starts)) as step:

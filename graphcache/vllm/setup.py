@@ -17,10 +17,11 @@ from graphcache.coarse import Family
 from graphcache.config import Config, Environment, load_config
 from graphcache.config.build import build_backend, build_cache, build_policy
 from graphcache.errors import ConfigError, LadderError, PolicyError
+from graphcache.key import MaskMode
 from graphcache.needs import check_bytes, check_graphs, families
 from graphcache.policy.generation import Generation
 from graphcache.policy.protocol import Policy, View
-from graphcache.vllm.program import VllmProgram
+from graphcache.vllm.program import VllmProgram, encoder_only
 
 DEFAULT_POLICY = "dynamic-dual"
 
@@ -55,6 +56,7 @@ def check_policy(vllm_config: VllmConfig) -> None:
     """
     config = _config()
     policy = configured_policy(config, vllm_config)
+    _check_modes(policy, config.policy.name, vllm_config)
     state = policy.start()
     for settings, batch in _largest_batches(vllm_config):
         try:
@@ -104,6 +106,16 @@ def _setting(vllm_config: VllmConfig) -> str:
     return f"vLLM's max_num_seqs {vllm_config.scheduler_config.max_num_seqs}"
 
 
+def _check_modes(policy: Policy, name: str, vllm_config: VllmConfig) -> None:
+    """Refuse a policy that knows nothing of models without a causal term, where it meets one."""
+    causal = [key for key in policy.warm_keys() if key.mode in (MaskMode.CAUSAL, MaskMode.PREFIX)]
+    if causal and encoder_only(vllm_config):
+        raise ConfigError(
+            f"graphcache: policy {name} asks for {causal[0]}, but an encoder-only model has no causal graphs;"
+            " take a policy that has the option encoder_only, and do not set it to false"
+        )
+
+
 def _largest_batches(vllm_config: VllmConfig) -> Iterator[tuple[str, Batch]]:
     """Yield the batches at vLLM's limits, and the settings that each follows from."""
     scheduler = vllm_config.scheduler_config
@@ -141,5 +153,5 @@ def configured_policy(config: Config, vllm_config: VllmConfig) -> Policy:
         max_rows=scheduler.max_num_seqs,
         max_cached=vllm_config.model_config.max_model_len if generates else None,
     )
-    policy = build_policy(config, ladders)
+    policy = build_policy(config, ladders, encoder_only=encoder_only(vllm_config))
     return Generation(policy, ladders) if generates else policy

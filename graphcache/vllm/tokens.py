@@ -16,21 +16,25 @@ class StepTokens(NamedTuple):
 
     ``ids`` (int32), ``positions`` and ``slots`` (int64, where each token lies in the KV cache) are
     ``[tokens]``, ``blocks`` (int32, each sequence's blocks of the KV cache) is ``[sequences, width]``.
+    ``types`` (int32) are ``[tokens]``, or None where every token is of type 0.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     slots: torch.Tensor
     blocks: torch.Tensor
+    types: torch.Tensor | None = None
 
 
 class Inputs(NamedTuple):
     """The inputs of one graph, ``[rows, seq_len]`` each; None where its kind or mode takes none.
 
     ``segments`` (int32) tell a packed row's sequences apart, unless a ``mask`` made of them does
-    (`with_mask`); ``slots`` are written to the KV cache;
-    ``blocks`` ``[rows, width]`` are read from it.  In padding, ids and positions are 0, the segment is -1,
-    and slot and block are 0: vLLM keeps block 0 free of tokens.
+    (`with_mask`); ``slots`` are written to the KV cache; ``blocks`` ``[rows, width]`` are read from it.
+    ``lengths`` (int32) ``[rows]`` count the tokens of each row, ``types`` (int32) say which of two texts a
+    token is of.  In padding, ids, positions and types are 0, the segment is -1, and slot and block are 0:
+    vLLM keeps block 0 free of tokens.  A row without a sequence has length 1: no token may be left with
+    nothing to look at.
     """
 
     ids: torch.Tensor
@@ -39,10 +43,15 @@ class Inputs(NamedTuple):
     mask: torch.Tensor | None = None
     slots: torch.Tensor | None = None
     blocks: torch.Tensor | None = None
+    lengths: torch.Tensor | None = None
+    types: torch.Tensor | None = None
 
     @classmethod
-    def padding(cls, key: GraphKey, block_size: int | None) -> Inputs:
-        """Return inputs that hold nothing but padding; ``block_size`` is None without a KV cache."""
+    def padding(cls, key: GraphKey, block_size: int | None, *, typed: bool = False) -> Inputs:
+        """Return inputs that hold nothing but padding; ``block_size`` is None without a KV cache.
+
+        ``typed`` says that the model takes token types.
+        """
         shape = (key.rows, key.seq_len)
         segments = torch.full(shape, -1, dtype=torch.int32) if key.mode is MaskMode.CUSTOM else None
         slots = torch.zeros(shape, dtype=torch.int64) if block_size else None
@@ -50,17 +59,19 @@ class Inputs(NamedTuple):
         if block_size and key.mode is MaskMode.PREFIX:
             blocks = torch.zeros((key.rows, -(-key.kv_len // block_size)), dtype=torch.int32)
         ids, positions = torch.zeros(shape, dtype=torch.int32), torch.zeros(shape, dtype=torch.int64)
-        return cls(ids, positions, segments, slots=slots, blocks=blocks)
+        lengths = torch.ones(key.rows, dtype=torch.int32) if key.mode is MaskMode.PADDED else None
+        types = torch.zeros(shape, dtype=torch.int32) if typed else None
+        return cls(ids, positions, segments, None, slots, blocks, lengths, types)
 
     def given(self) -> tuple[torch.Tensor, ...]:
         """Return those that the graph takes, in its order."""
         return tuple(tensor for tensor in self if tensor is not None)
 
-    def with_mask(self, dtype: torch.dtype) -> Inputs:
+    def with_mask(self, dtype: torch.dtype, *, causal: bool = True) -> Inputs:
         """Return these inputs with an additive mask ``[rows, 1, seq_len, seq_len]`` in place of segments."""
         if self.segments is None:
             return self
-        seen = visible(self.segments, self.positions)
+        seen = visible(self.segments, self.positions) if causal else together(self.segments)
         mask = torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, float("-inf"))
         return self._replace(segments=None, mask=mask)
 
@@ -70,8 +81,9 @@ class Inputs(NamedTuple):
             (self.ids, step.ids),
             (self.positions, step.positions),
             (self.slots, step.slots),
+            (self.types, step.types),
         ):
-            if mine is not None:
+            if mine is not None and theirs is not None:
                 flat = mine.view(-1)
                 for _, source, target, length in spans:
                     flat[target : target + length] = theirs[source : source + length]
@@ -79,6 +91,9 @@ class Inputs(NamedTuple):
             flat = self.segments.view(-1)
             for number, (_, _, target, length) in enumerate(spans):
                 flat[target : target + length] = number
+        if self.lengths is not None:
+            for _, _, target, length in spans:
+                self.lengths[target // self.ids.shape[1]] = length
         if self.blocks is not None:
             width = min(self.blocks.shape[1], step.blocks.shape[1])
             for sequence, _, target, _ in spans:
@@ -122,9 +137,24 @@ def visible(segments: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
     ``[rows, 1, seq_len, seq_len]``.  Padding is a segment like any other, so that no row of the mask is
     empty.
     """
-    same = segments[:, :, None] == segments[:, None, :]
     before = positions[:, :, None] >= positions[:, None, :]
-    return (same & before)[:, None]
+    return together(segments) & before[:, None]
+
+
+def together(segments: torch.Tensor) -> torch.Tensor:
+    """Return which tokens of its row each token may look at without a causal term: its own segment's.
+
+    The result is bool, ``[rows, 1, seq_len, seq_len]``.
+    """
+    return (segments[:, :, None] == segments[:, None, :])[:, None]
+
+
+def real(lengths: torch.Tensor, seq_len: int) -> torch.Tensor:
+    """Return which tokens of its row every token may look at: the first ones, as many as ``lengths`` say.
+
+    The result is bool, ``[rows, 1, 1, seq_len]``.
+    """
+    return (torch.arange(seq_len) < lengths[:, None])[:, None, None]
 
 
 def visible_cached(positions: torch.Tensor, kv_len: int) -> torch.Tensor:

@@ -38,8 +38,8 @@ def leak() -> list[Any]:
     """Let sequences of one row see each other."""
     from graphcache.vllm import tokens
 
-    honest = tokens.visible
-    return [patch.object(tokens, "visible", lambda segments, positions: honest(segments * 0, positions))]
+    honest = tokens.together
+    return [patch.object(tokens, "together", lambda segments: honest(segments * 0))]
 
 
 def drop_causal() -> list[Any]:
@@ -55,6 +55,42 @@ def drop_causal() -> list[Any]:
         patch.object(tokens, "visible", lambda segments, positions: honest(segments, positions * 0)),
         patch.object(attention, "scaled_dot_product_attention", unbound),
     ]
+
+
+def add_causal() -> list[Any]:
+    """Keep tokens from looking ahead."""
+    import torch
+
+    from graphcache.vllm import attention
+
+    attend = attention.scaled_dot_product_attention
+
+    def bound(*qkv: Any, attn_mask: Any, is_causal: bool, **options: Any) -> Any:
+        length = qkv[0].shape[2]
+        causal = torch.ones(length, length, dtype=torch.bool).tril()
+        return attend(*qkv, attn_mask=causal if attn_mask is None else attn_mask & causal, **options)
+
+    return [patch.object(attention, "scaled_dot_product_attention", bound)]
+
+
+def see_padding() -> list[Any]:
+    """Let tokens of padded rows look at the padding."""
+    from graphcache.vllm import tokens
+
+    honest = tokens.real
+    return [patch.object(tokens, "real", lambda lengths, seq_len: honest(lengths * 0 + seq_len, seq_len))]
+
+
+def drop_types() -> list[Any]:
+    """Take every token for one of the first text."""
+    from graphcache.vllm import tokens
+
+    honest = tokens.Inputs.fill
+
+    def dropped(inputs: Any, step: Any, spans: Any) -> None:
+        honest(inputs, step._replace(types=None), spans)
+
+    return [patch.object(tokens.Inputs, "fill", dropped)]
 
 
 def shift_positions() -> list[Any]:
@@ -92,6 +128,9 @@ def see_too_much() -> list[Any]:
 TAMPERINGS = {
     "leak": leak,
     "drop-causal": drop_causal,
+    "add-causal": add_causal,
+    "see-padding": see_padding,
+    "drop-types": drop_types,
     "shift-positions": shift_positions,
     "swap-blocks": swap_blocks,
     "see-too-much": see_too_much,
@@ -116,8 +155,26 @@ def new_cache(llm: Any, policy: str, tampering: str | None) -> Iterator[Any]:
 def embed(llm: Any, limit_tokens: int = MAX_TOKENS) -> np.ndarray:
     """Return one row per sequence, batch by batch; batches above the limit are left out."""
     fitting = [batch for batch in prompts() if tokens_of(batch) <= limit_tokens]
-    rows = [output.outputs.embedding for batch in fitting for output in llm.embed(batch, use_tqdm=False)]
-    return np.array(rows, dtype=np.float32)
+    ask = classify if "classify" in llm.supported_tasks else vectors
+    return np.array([row for batch in fitting for row in ask(llm, batch)], dtype=np.float32)
+
+
+def vectors(llm: Any, batch: list[dict[str, Any]]) -> list[list[float]]:
+    """Return an embedding per sequence."""
+    return [output.outputs.embedding for output in llm.embed(batch, use_tqdm=False)]
+
+
+def classify(llm: Any, batch: list[dict[str, Any]]) -> list[list[float]]:
+    """Return the logits of each sequence, its second half being another text, as a unit vector."""
+    from vllm import PoolingParams
+
+    halves = [(len(prompt["prompt_token_ids"]) + 1) // 2 for prompt in batch]
+    params = [
+        PoolingParams(use_activation=False, extra_kwargs={"compressed_token_type_ids": half})
+        for half in halves
+    ]
+    logits = [out.outputs.probs for out in llm.classify(batch, pooling_params=params, use_tqdm=False)]
+    return [list(np.array(row) / np.linalg.norm(row)) for row in logits]
 
 
 def embed_until(llm: Any, resident: int, limit_tokens: int) -> list[np.ndarray]:
@@ -145,7 +202,7 @@ def main() -> None:
         model=job["model"],
         dtype=job["dtype"],
         runner="pooling",
-        convert="embed",
+        convert=job.get("convert", "embed"),
         max_model_len=min(512, limit_tokens),
         max_num_batched_tokens=limit_tokens,
         max_num_seqs=MAX_SEQUENCES,

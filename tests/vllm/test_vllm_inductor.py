@@ -147,3 +147,23 @@ def test_a_server_loads_what_was_warmed_whatever_its_kv_cache_and_copies_nothing
         assert (start["stats"]["total"]["compiles"], start["stats"]["total"]["loads"]) == (0, 4)
     # Pages of the cache that nothing wrote to are not resident: one copy of it would make them so.
     assert second["grown_bytes"] < 2**28
+
+
+@pytest.mark.slow
+def test_an_encoder_runs_compiled_graphs_in_its_own_modes(run_batches, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "{policy: dynamic-dual, ladder: {kind: explicit, sizes: [64, 128]}, backend: inductor, strict: true,"
+        f" frozen_on_miss: raise, store: {{path: {tmp_path / 'store'}}}}}"
+    )
+    model = str(write_model(tmp_path / "model", family="bert-classifier", heads=2, layers=1, max_tokens=128))
+    job = {"model": model, "dtype": "float32", "convert": "auto", "runs": [], "max_tokens": 128}
+    stock = run_batches(job)[0]["engine"]
+    for compiles, loads in ((6, 0), (0, 6)):
+        answers, stats = run_batches(job, GRAPHCACHE_PLATFORM="cpu", GRAPHCACHE_POLICY=str(policy))
+        assert np.abs(answers["engine"] - stock).max() <= 1e-4
+        total, keys = stats["engine"]["total"], stats["engine"]["keys"]
+        assert (total["compiles"], total["loads"]) == (compiles, loads)
+        assert total["hits"] == total["runs"] == stats["engine"]["steps"]
+        for key in ("custom/1x64", "padded/1x64", "bidirectional/1x128"):
+            assert keys[f"prefill/{key}"]["runs"] > 0

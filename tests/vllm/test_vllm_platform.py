@@ -12,7 +12,11 @@ from graphcache.errors import ConfigError, GraphCacheError
 from graphcache.vllm import check_platform, check_version, platform
 from graphcache.vllm.models import write_model
 
-SERVED = {"plain": {}, "chunks of 100 tokens": {"max_num_batched_tokens": 100}}
+SERVED = {
+    "plain": {},
+    "chunks of 100 tokens": {"max_num_batched_tokens": 100},
+    "bidirectional attention": {"hf_overrides": {"is_causal": False}},
+}
 ONE_GRAPH = "{policy: static-mask, budget: {graphs: 1}}"
 GENERATION = {"runner": "generate", "convert": "none", "max_num_batched_tokens": 200}
 REFUSED = {
@@ -26,7 +30,6 @@ REFUSED = {
     ),
     "quantised weights": ({"quantization": "fp8"}, "quantised weights are not supported"),
     "prompt embeddings": ({"enable_prompt_embeds": True}, "prompt embeddings are not supported"),
-    "bidirectional attention": ({"hf_overrides": {"is_causal": False}}, "only decoder models"),
     "sliding window": (
         {"hf_overrides": {"sliding_window": 128, "use_sliding_window": True}},
         "--disable-sliding-window",
@@ -65,6 +68,11 @@ MISCONFIGURED = {
         GENERATION,
         r"budget.graphs 2 is too small for vLLM's max_num_seqs \d+: one step can need 3 graphs at once"
         r" \(decode/prefix, prefill/causal, prefill/prefix\); set budget.graphs to 3 or more",
+    ),
+    "causal graphs for an encoder": (
+        {"GRAPHCACHE_POLICY": "{policy: {name: dynamic-dual, options: {encoder_only: false}}}"},
+        {"hf_overrides": {"is_causal": False}},
+        "dynamic-dual asks for prefill/causal/1x.* encoder-only model .* option encoder_only",
     ),
     "budget of one graph": (
         {"GRAPHCACHE_POLICY": ONE_GRAPH},

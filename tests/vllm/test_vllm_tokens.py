@@ -10,7 +10,16 @@ torch = pytest.importorskip("torch")
 
 from graphcache.batch import Layout  # noqa: E402
 from graphcache.key import GraphKey, MaskMode  # noqa: E402
-from graphcache.vllm.tokens import Inputs, StepTokens, collect, spans, visible, visible_cached  # noqa: E402
+from graphcache.vllm.tokens import (  # noqa: E402
+    Inputs,
+    StepTokens,
+    collect,
+    real,
+    spans,
+    together,
+    visible,
+    visible_cached,
+)
 
 lengths = st.lists(st.integers(1, 6), min_size=1, max_size=4)
 layouts = st.sampled_from(Layout)
@@ -43,7 +52,7 @@ def laid_out(lengths: list[int], layout: Layout, spare: int):
 @settings(deadline=None)
 @given(lengths, layouts, st.integers(0, 3))
 def test_what_goes_in_comes_back_in_order(lengths, layout, spare):
-    cut, tokens, (ids, _, segments, _, slots, _) = laid_out(lengths, layout, spare)
+    cut, tokens, (ids, _, segments, _, slots, *_) = laid_out(lengths, layout, spare)
     assert sorted(slots[slots > 0].tolist()) == (tokens * 2).tolist()
     back = torch.empty(len(tokens), 1, dtype=torch.int32)
     collect(back, ids[..., None], cut)
@@ -100,7 +109,7 @@ def test_rows_read_the_blocks_of_their_own_sequences():
 def test_a_graph_takes_no_more_than_its_mode_needs():
     sizes = {
         (mode, block_size): len(Inputs.padding(GraphKey(1, 8, 8, mode), block_size).given())
-        for mode in (MaskMode.CAUSAL, MaskMode.CUSTOM, MaskMode.PREFIX)
+        for mode in MaskMode
         for block_size in (None, BLOCK_SIZE)
     }
     assert sizes == {
@@ -110,7 +119,42 @@ def test_a_graph_takes_no_more_than_its_mode_needs():
         (MaskMode.CUSTOM, BLOCK_SIZE): 4,
         (MaskMode.PREFIX, None): 2,
         (MaskMode.PREFIX, BLOCK_SIZE): 4,
+        (MaskMode.PADDED, None): 3,
+        (MaskMode.PADDED, BLOCK_SIZE): 4,
+        (MaskMode.BIDIRECTIONAL, None): 2,
+        (MaskMode.BIDIRECTIONAL, BLOCK_SIZE): 3,
     }
+    typed = Inputs.padding(GraphKey(1, 8), None, typed=True)
+    assert [tensor.shape for tensor in typed.given()] == [(1, 8)] * 3
+
+
+def test_without_a_causal_term_a_token_sees_all_of_its_own_sequence():
+    mask = together(torch.tensor([[0, 0, 1, -1]], dtype=torch.int32))
+    assert mask.int().tolist() == [[[[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]]]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=4), st.integers(0, 3))
+def test_row_lengths_tell_tokens_from_padding(lengths, spare):
+    key = GraphKey(len(lengths) + spare, 6, mode=MaskMode.PADDED)
+    starts = starts_of(lengths)
+    tokens = torch.arange(starts[-1], dtype=torch.int32) + 100
+    inputs = Inputs.padding(key, None, typed=True)
+    step = StepTokens(tokens, tokens.long(), tokens.long(), tokens[:, None], tokens % 2)
+    inputs.fill(step, tuple(spans(key, range(len(lengths)), Layout.ROWS, starts)))
+    seen = real(inputs.lengths, key.seq_len)
+    assert seen.shape == (key.rows, 1, 1, key.seq_len)
+    assert inputs.ids[seen[:, 0, 0]][: len(tokens)].tolist() == tokens.tolist()
+    assert seen.sum(dim=-1).flatten().tolist() == [*lengths, *[1] * spare]
+    assert inputs.types[seen[:, 0, 0]][: len(tokens)].tolist() == (tokens % 2).tolist()
+
+
+def test_without_types_every_token_is_of_the_first_text():
+    key = GraphKey(1, 4, mode=MaskMode.BIDIRECTIONAL)
+    inputs = Inputs.padding(key, None, typed=True)
+    tokens = torch.arange(4, dtype=torch.int32)
+    inputs.fill(StepTokens(tokens, tokens, tokens, tokens), [*spans(key, (0,), Layout.PACKED, [0, 4])])
+    assert inputs.types.tolist() == [[0] * 4]
 
 
 def test_a_token_sees_the_cache_up_to_itself():
