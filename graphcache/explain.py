@@ -101,9 +101,11 @@ def wanted_record(key: str, entries: Sequence[Entry], namespace: str | None = No
     """
     text = str(GraphKey.parse(key))
     within = [entry.record for entry in entries if entry.record.namespace.startswith(namespace or "")]
+    if not entries:
+        raise ConfigError(f"{text}: the store has no entry yet to compare it with")
     if not within:
         known = sorted({entry.record.namespace[:12] for entry in entries})
-        raise ConfigError.of("namespace", namespace, ", ".join(known) or "none: the store is empty")
+        raise ConfigError.of("namespace", namespace, ", ".join(known))
     newest = max(within, key=lambda record: record.created)
     return Record.of(newest.namespace, text, b"", facts=newest.facts)
 

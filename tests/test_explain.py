@@ -106,5 +106,5 @@ def test_what_makes_no_sense_is_refused(what: list[str], message: str) -> None:
 def test_a_namespace_that_is_not_stored_is_refused() -> None:
     with pytest.raises(ConfigError, match="namespace"):
         explain_all([entry("prefill/causal/1x512")], ["prefill/causal/1x512"], namespace="zz")
-    with pytest.raises(ConfigError, match="the store is empty"):
+    with pytest.raises(ConfigError, match="the store has no entry yet"):
         explain_all([], ["prefill/causal/1x512"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,14 @@ from pathlib import Path
 import pytest
 from fakes import FakeBackend
 
+from graphcache.compile.inline import InlineSupplier
 from graphcache.config import load_config
 from graphcache.config.build import build_cache
+from graphcache.fingerprint import entry_digest
 from graphcache.key import GraphKey, MaskMode
-from graphcache.together import alone, by_shape
+from graphcache.store.disk import DiskStore
+from graphcache.store.protocol import Record
+from graphcache.together import ALONE, Together, alone, by_shape
 
 CAUSAL, CUSTOM = (GraphKey(1, 64, mode=mode) for mode in (MaskMode.CAUSAL, MaskMode.CUSTOM))
 LONGER = GraphKey(1, 128)
@@ -28,11 +33,49 @@ def test_keys_of_one_shape_are_a_group():
     assert alone(CAUSAL) == (CAUSAL,)
 
 
+def test_a_key_by_itself_is_no_group():
+    assert ALONE.digests("ns", CAUSAL) == ()
+    assert len(Together(by_shape([CAUSAL, CUSTOM])).digests("ns", CAUSAL)) == 2
+    ranks = Together(namespaces=("ns", "of rank 1"))
+    assert ranks.digests("ns", CAUSAL) == ranks.digests("of rank 1", CAUSAL) != ()
+
+
+class Alike:
+    """A group whose other rank says what this one does, but for its namespace."""
+
+    rank, size = 0, 2
+
+    def exchange(self, told: bytes) -> list[bytes]:
+        topic, value = json.loads(told)
+        return [told, json.dumps([topic, "0" * 64 if topic == "namespace" else value]).encode()]
+
+
+def test_the_ranks_of_a_launch_start_with_the_same_graphs(tmp_path):
+    config = load_config(
+        {
+            "policy": "static-mask",
+            "ladder": {"kind": "explicit", "sizes": [64]},
+            "store": {"path": str(tmp_path), "together": "ranks"},
+            "learn_costs": False,
+        }
+    )
+    with build_cache(config, FakeBackend(), group=Alike()) as cache:
+        cache.warm()
+        supplier = InlineSupplier(FakeBackend(), DiskStore(tmp_path, fsync=False))
+        mine, other = supplier.shelf.namespace, "0" * 64
+        assert not supplier.stored(CUSTOM), "the other rank has not put its own yet"
+        theirs = Record.of(
+            other, CUSTOM, b"x", group=Together(namespaces=(mine, other)).digests(other, CUSTOM)
+        )
+        DiskStore(tmp_path, fsync=False).put(entry_digest(other, CUSTOM), theirs, b"x")
+        assert supplier.stored(CUSTOM)
+
+
 def cache_of(store: Path, together: str | None = "modes"):
     config = {
         "policy": "dynamic-dual",
         "ladder": {"kind": "explicit", "sizes": [64]},
-        "store": {"path": str(store), "together": together},
+        "store": {"path": str(store), "together": [together] if together else []},
         "strict": True,
     }
     return build_cache(load_config(config), FakeBackend())

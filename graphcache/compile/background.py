@@ -20,7 +20,7 @@ from graphcache.errors import ClosedError, ConfigError, HostError, LoadError, Wo
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.protocol import Store
-from graphcache.together import Together, alone
+from graphcache.together import ALONE, Together
 
 JOIN_SECONDS = 5.0
 WAIT_SECONDS = 0.05
@@ -55,7 +55,7 @@ class BackgroundSupplier(InlineSupplier):
         clock: Callable[[], float] = time.monotonic,
         forget_seconds: float = 300.0,
         failures: Failures | None = None,
-        together: Together = alone,
+        together: Together = ALONE,
         retries: int = 2,
         backoff_seconds: float = 5.0,
     ) -> None:

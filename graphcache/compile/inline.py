@@ -24,7 +24,7 @@ from graphcache.fingerprint import Facts, entry_digest, facts, namespace_digest
 from graphcache.key import GraphKey
 from graphcache.stats import Stats
 from graphcache.store.protocol import Record, Store, Stored
-from graphcache.together import Together, alone
+from graphcache.together import ALONE, Together
 
 Found = TypeVar("Found")
 Exclusive = Callable[[str], AbstractContextManager[object]]
@@ -39,7 +39,7 @@ class Shelf:
     """One namespace of one store, as a backend's artifacts: no fault of the store gets past it."""
 
     def __init__(
-        self, store: Store | None, backend: Backend, stats: Stats, together: Together = alone
+        self, store: Store | None, backend: Backend, stats: Stats, together: Together = ALONE
     ) -> None:
         self.facts = backend_facts(backend)
         self.namespace = namespace_digest(self.facts)
@@ -89,7 +89,7 @@ class Shelf:
             created=time.time(),
             facts=self.facts,
             meta=artifact.meta,
-            group=self._group(key),
+            group=self._together.digests(self.namespace, key),
         )
         try:
             self._store.put(self.digest(key), record, artifact.payload)
@@ -97,11 +97,6 @@ class Shelf:
             self._stats.fault("store-full", error)
         except (StoreError, OSError) as error:
             self._stats.fault("store-write", error)
-
-    def _group(self, key: GraphKey) -> tuple[str, ...]:
-        """Return the digests of the key's group, or nothing where it is alone."""
-        members = {self.digest(member) for member in self._together(key)}
-        return tuple(sorted(members)) if len(members) > 1 else ()
 
     def drop(self, key: GraphKey) -> None:
         """Remove an entry that can't be loaded, so that it is compiled anew."""
@@ -133,7 +128,7 @@ class InlineSupplier:
 
     ``exclusive`` returns, for an entry's digest, a context that only one process of this host enters at a
     time.  A compile that failed is remembered for ``forget_seconds`` of ``clock``, and in ``failures`` for
-    other processes.  The store serves what ``together`` returns for a key together or not at all.
+    other processes.  The store serves what is ``together`` or nothing of it.
     """
 
     background = False
@@ -149,7 +144,7 @@ class InlineSupplier:
         clock: Callable[[], float] = time.monotonic,
         forget_seconds: float = 300.0,
         failures: Failures | None = None,
-        together: Together = alone,
+        together: Together = ALONE,
     ) -> None:
         self.backend = backend
         self.stats = stats or Stats()

@@ -17,7 +17,7 @@ from graphcache.compile.inline import InlineSupplier, backend_facts
 from graphcache.compile.process import Limits
 from graphcache.config.environment import Environment
 from graphcache.config.model import Config, load_config
-from graphcache.config.ranks import agreed_learner, agreed_manifest
+from graphcache.config.ranks import agreed_learner, agreed_manifest, agreed_namespaces
 from graphcache.config.sections import Named, StoreSection
 from graphcache.costs import CostLearner, Costs, PaddedWork
 from graphcache.errors import ConfigError
@@ -102,8 +102,8 @@ def build_cache(
     """Build the cache; ``ladders`` and ``policy`` are the configuration's own unless they are given.
 
     ``saved_state`` is what an earlier process's ``cache.saved_state()`` returned.  The ranks of a ``group``
-    each build theirs at the same time.  ``together`` returns the keys that the store serves together or not
-    at all, by default as ``store.together`` says.
+    each build theirs at the same time.  ``together`` says what the store serves together or
+    not at all, by default as ``store.together`` does.
 
     Raises:
         ConfigError: an option that the policy or the eviction does not take.
@@ -118,7 +118,7 @@ def build_cache(
         manifest = agreed_manifest(manifest, group)
     value = key_value(manifest)
     costs = _costs(config)
-    told = together or _together(config, policy)
+    told = together or _together(config, policy, namespace, group)
     supplier = _supplier(config, _verified(config, backend), opened, stats, value, told)
     learner = CostLearner(costs) if config.learn_costs else None
     cache = _kind(config)(
@@ -210,8 +210,11 @@ def _supplier(
     )
 
 
-def _together(config: Config, policy: Policy) -> Together:
-    return by_shape(policy.warm_keys()) if config.store and config.store.together else alone
+def _together(config: Config, policy: Policy, namespace: str, group: Group | None) -> Together:
+    asked = config.store.together if config.store else ()
+    keys = by_shape(policy.warm_keys()) if "modes" in asked else alone
+    ranks = agreed_namespaces(namespace, group) if group and "ranks" in asked else ()
+    return Together(keys, ranks)
 
 
 def _verified(config: Config, backend: Backend) -> Backend:

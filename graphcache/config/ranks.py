@@ -36,3 +36,8 @@ def agreed_learner(learner: CostLearner, group: Group, prior: Costs) -> AgreedLe
         return latest
 
     return AgreedLearner(learner, group, pack, unpack)
+
+
+def agreed_namespaces(namespace: str, group: Group) -> tuple[str, ...]:
+    """Return the namespaces of all ranks: where code depends on the rank, each has one of its own."""
+    return tuple(sorted(set(Talk(group).tell("namespace", namespace))))

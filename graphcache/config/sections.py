@@ -117,9 +117,11 @@ class StoreSection(Section):
     )
     read_only: bool = Field(default=False, description="Only read it: a store baked into an image, say.")
     shared: bool = Field(default=False, description="Trust everybody who can write it, also without a seal.")
-    together: Literal["modes"] | None = Field(
-        default=None,
-        description="`modes` serves the graphs of one shape together: all of its mask modes, or none.",
+    together: Annotated[
+        list[Literal["modes", "ranks"]], BeforeValidator(_as_list, json_schema_input_type=str | list[str])
+    ] = Field(
+        default=[],
+        description="What is served whole or not at all: the `modes` of one shape, the `ranks` of a launch.",
     )
     seal: SealSection | None = Field(default=None, description="Load nothing that does not bear a seal.")
 
