@@ -60,6 +60,8 @@ def answers(run_batches, tmp_path_factory):
             "dtype": dtype,
             "convert": "auto" if family == "bert-classifier" else "embed",
         }
+        if family == "bert":  # the others pool by their default, the first token
+            job["engine"] = {"pooler_config": {"seq_pooling_type": "MEAN"}}
         runs = [(policy, _configuration(folder, policy), None) for policy in POLICIES]
         runs += [
             (name, _configuration(folder, policy), tampering)
