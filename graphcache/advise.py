@@ -1,8 +1,8 @@
-"""What to configure for a trace: policies, ladders and evictions tried at a budget, and what follows."""
+"""What to configure for a trace: policies, evictions, ladders and budgets tried, and what follows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -12,37 +12,32 @@ import numpy as np
 import yaml
 
 from graphcache.costs import Costs
-from graphcache.eviction.lfu import Lfu
-from graphcache.eviction.lru import Lru
-from graphcache.eviction.protocol import Eviction
-from graphcache.eviction.saved_seconds import SavedSeconds
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
 from graphcache.learned_ladder import Histogram, learn_ladder
+from graphcache.names import EVICTIONS, POLICIES
 from graphcache.optimum import Bound, bound
 from graphcache.picture import new_figure, save_figure
 from graphcache.policy.adaptive import Adaptive
-from graphcache.policy.dynamic_dual import DynamicDual
-from graphcache.policy.protocol import Budget, Ladders, Policy
-from graphcache.policy.static_causal import StaticCausal
-from graphcache.policy.static_mask import StaticMask
-from graphcache.simulate import Progress, Run, Scenario, drive, format_budget
+from graphcache.policy.protocol import Budget, Policy
+from graphcache.simulate import Candidate, Progress, Run, Scenario, check_bytes, drive, format_budget
 from graphcache.trace.steps import Steps
 
-RULES = {"static-mask": StaticMask, "static-causal": StaticCausal, "dynamic-dual": DynamicDual}
-ORDERS: dict[str, Callable[[], Eviction]] = {"lru": Lru, "lfu": Lfu}
+SPLITTING = ("packed", "split")
+ENOUGH = 0.01
+"""A smaller budget is advised if its best choice costs at most this share more than that of any other."""
 
 
 class Choice(NamedTuple):
-    """One way to configure the cache: names, as a configuration has them."""
+    """One way to configure the cache: names, as a configuration has them; ``layouts`` are `Adaptive`'s."""
 
     policy: str
     eviction: str
     ladder: str
-    splits: bool = False
+    layouts: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        split = ", split" if self.splits and self.policy == "adaptive" else ""
+        split = ", split" if "split" in self.layouts else ""
         order = f" + {self.eviction}" if self.eviction else ""
         return f"{self.policy}{split}{order}"
 
@@ -54,6 +49,11 @@ class Trial:
     choice: Choice
     run: Run
     regret: float
+
+    @property
+    def packs(self) -> bool:
+        """Whether every step ran as one row: what the optimum does too."""
+        return not self.run.splits and all(key.rows == 1 for keys in self.run.served for key in keys)
 
     @property
     def graphs(self) -> int:
@@ -73,46 +73,58 @@ class Trial:
 
 @dataclass(frozen=True, eq=False)
 class Advice:
-    """All trials at one budget, the cheapest first, and the best one with one more graph.
+    """All trials, the cheapest first, and the best one of the budget that is advised with one more graph.
 
-    ``payback`` says, per size, the seconds that a graph without a mask would have saved over the trace,
-    less its compile.
+    ``optima`` are by ladder and budget; ``payback`` says, per size, the seconds that a graph without a mask
+    would have saved over the trace, less its compile.
     """
 
     steps: Steps
-    budget: Budget
+    budgets: Sequence[Budget]
     ladders: Mapping[str, Ladder]
-    optima: Mapping[str, Bound]
+    optima: Mapping[tuple[str, Budget], Bound]
     trials: Sequence[Trial]
     one_more: Trial | None
     payback: Mapping[int, float]
 
     @property
     def best(self) -> Trial:
-        """The cheapest trial."""
-        return self.trials[0]
+        """The cheapest trial of the smallest budget that is about as good as any."""
+        return _advised(self.budgets, self.trials)
+
+    @property
+    def budget(self) -> Budget:
+        """The budget that is advised."""
+        return self.best.run.budget
+
+    def at(self, budget: Budget) -> list[Trial]:
+        """Return the trials of one budget, the cheapest first."""
+        return [trial for trial in self.trials if trial.run.budget == budget]
 
     def of(self, policy: str) -> Trial:
-        """Return a policy's cheapest trial."""
-        return next(trial for trial in self.trials if trial.choice.policy == policy)
+        """Return a policy's cheapest trial at the budget that is advised."""
+        return next(trial for trial in self.at(self.budget) if trial.choice.policy == policy)
 
     def text(self) -> str:
         """Say in plain words what to choose, and why."""
         return " ".join((*self._choice(), *self._modes(), *self._budget()))
 
     def _choice(self) -> Iterator[str]:
-        best, packed = self.best, next(t for t in self.trials if not t.choice.splits)
-        yield f"Take {best.choice} on the {best.choice.ladder} ladder: {best.run.cost_seconds:.0f} s"
+        best, packed = self.best, next((t for t in self.at(self.budget) if t.packs), None)
+        yield f"Take {best.choice} on the {best.choice.ladder} ladder with a budget of"
+        yield f"{format_budget(self.budget)}: {best.run.cost_seconds:.0f} s"
         yield f"for {len(self.steps)} steps, {best.run.stall_seconds.sum():.0f} s of it waiting for compiles."
-        if best is not packed:
+        if packed is not None and best is not packed:
             yield (
-                f"It runs the sequences of a step one by one; if your runner can't, take {packed.choice} on"
-                f" the {packed.choice.ladder} ladder, at {packed.run.cost_seconds:.0f} s."
+                f"It does not pack the sequences of a step into one row; if your runner must, take"
+                f" {packed.choice} on the {packed.choice.ladder} ladder, at {packed.run.cost_seconds:.0f} s."
             )
-        yield f"No policy that packs each step can cost less than {self._floor():.0f} s here."
+        yield f"No policy that packs each step can cost less than {self.floor:.0f} s here."
 
-    def _floor(self) -> float:
-        return min(bound.lower_bound for bound in self.optima.values())
+    @property
+    def floor(self) -> float:
+        """What no policy that packs each step can go below at the budget that is advised."""
+        return min(found.lower_bound for (_, budget), found in self.optima.items() if budget == self.budget)
 
     def _modes(self) -> Iterator[str]:
         pays = sorted(size for size, seconds in self.payback.items() if seconds > 0)
@@ -130,6 +142,9 @@ class Advice:
         yield f"{single:.0%} of the steps hold one sequence: a second graph, without a mask, pays {where}."
 
     def _budget(self) -> Iterator[str]:
+        if len(self.budgets) > 1:
+            told = (f"{format_budget(b)}: {self.at(b)[0].run.cost_seconds:.0f} s" for b in self.budgets)
+            yield f"The best choice costs, by budget, {', '.join(told)}."
         dual = self.of("dynamic-dual")
         over = dual.run.cost_seconds / self.best.run.cost_seconds - 1
         yield (
@@ -148,12 +163,19 @@ class Advice:
             "trace": self.steps.name,
             "steps": len(self.steps),
             "single_share": self.steps.single_share,
+            "budgets": [budget._asdict() for budget in self.budgets],
             "budget": self.budget._asdict(),
             "ladders": {name: list(ladder) for name, ladder in self.ladders.items()},
-            "optimum": {
-                name: {"cost_seconds": b.cost.seconds, "lower_bound": b.lower_bound, "exact": b.exact}
-                for name, b in self.optima.items()
-            },
+            "optimum": [
+                {
+                    "ladder": name,
+                    "budget": budget._asdict(),
+                    "cost_seconds": found.cost.seconds,
+                    "lower_bound": found.lower_bound,
+                    "exact": found.exact,
+                }
+                for (name, budget), found in self.optima.items()
+            ],
             "trials": [_figures(trial) for trial in self.trials],
             "one_more_graph": None if more is None else _figures(more),
             "payback_seconds": {str(size): seconds for size, seconds in self.payback.items()},
@@ -164,8 +186,8 @@ class Advice:
         """Return the configuration of the best trial, with the advice as its comment."""
         choice = self.best.choice
         policy: Any = choice.policy
-        if choice.splits and policy == "adaptive":
-            policy = {"name": policy, "options": {"layouts": ["packed", "split"]}}
+        if choice.layouts:
+            policy = {"name": policy, "options": {"layouts": list(choice.layouts)}}
         config: dict[str, Any] = {"policy": policy}
         config["ladder"] = {"kind": "explicit", "sizes": list(self.ladders[choice.ladder])}
         budget = {name: value for name, value in self.budget._asdict().items() if value is not None}
@@ -173,7 +195,7 @@ class Advice:
         config |= {"eviction": choice.eviction} if choice.eviction else {}
         config |= {"profile": profile} if profile else {}
         config |= {"on_miss": "compile", "store": {"max_bytes": "20GiB"}, "backend": "inductor"}
-        comment = "".join(f"# {line}\n" for line in _wrapped(self.text()))
+        comment = "".join(f"# {line}\n" for line in wrap(self.text(), 98))
         return comment + yaml.safe_dump(config, sort_keys=False, default_flow_style=None)
 
 
@@ -181,57 +203,71 @@ def advise(
     steps: Steps,
     ladder: Ladder,
     costs: Costs,
-    budget: Budget,
+    budgets: Sequence[Budget],
     *,
     multiple: int = 128,
     progress: Progress = lambda what, done, total: None,
 ) -> Advice:
-    """Try every policy, eviction and ladder on a trace at one budget.
+    """Try every policy, eviction and ladder on a trace at every budget.
 
     Beside the given ladder a learned one of as many sizes is tried, learned from the trace's first half.
 
     Raises:
-        ConfigError: no steps, or one longer than the ladder.
+        ConfigError: no steps, one longer than the ladder, or a budget of bytes where costs know of none.
         BudgetError: a graph that is needed does not fit.
     """
     ladders = {"given": ladder, "learned": _learned(steps, ladder, costs, multiple)}
     scenarios = {name: Scenario(steps, sizes, costs) for name, sizes in ladders.items()}
-    optima = {name: bound(scenario.problem(budget)) for name, scenario in scenarios.items()}
-    choices = [choice for name in ladders for choice in _choices(name)]
-    trials = []
-    for index, choice in enumerate(choices):
-        progress(str(choice), index, len(choices) + 1)
-        trials.append(_try(scenarios[choice.ladder], choice, budget, optima[choice.ladder]))
+    check_bytes(scenarios["given"], budgets)
+    choices = [(choice, budget) for budget in budgets for name in ladders for choice in _choices(name)]
+    trials: list[Trial] = []
+    optima: dict[tuple[str, Budget], Bound] = {}
+    for index, (choice, budget) in enumerate(choices):
+        progress(f"{choice} at {format_budget(budget)}", index, len(choices) + 1)
+        trials.append(_try(scenarios[choice.ladder], choice, budget, optima))
     trials.sort(key=lambda trial: trial.run.cost_seconds)
-    more = None
-    if budget.graphs is not None:
-        best = trials[0].choice
-        larger = Budget(budget.graphs + 1, budget.bytes)
-        progress(f"{best} at {format_budget(larger)}", len(choices), len(choices) + 1)
-        scenario = scenarios[best.ladder]
-        more = _try(scenario, best, larger, bound(scenario.problem(larger)))
-    return Advice(steps, budget, ladders, optima, trials, more, _payback(steps, ladder, costs))
+    more, best = None, _advised(budgets, trials)
+    if best.run.budget.graphs is not None:
+        larger = Budget(best.run.budget.graphs + 1, best.run.budget.bytes)
+        progress(f"{best.choice} at {format_budget(larger)}", len(choices), len(choices) + 1)
+        more = _try(scenarios[best.choice.ladder], best.choice, larger, dict(optima))
+    return Advice(steps, list(budgets), ladders, optima, trials, more, _payback(steps, ladder, costs))
+
+
+def _advised(budgets: Sequence[Budget], trials: Sequence[Trial]) -> Trial:
+    """Return the cheapest trial of the smallest budget that is `ENOUGH`; trials come cheapest first."""
+    enough = (1 + ENOUGH) * trials[0].run.cost_seconds
+    able = [trial for trial in trials if trial.run.cost_seconds <= enough]
+    smallest = min((trial.run.budget for trial in able), key=_size)
+    return next(trial for trial in able if trial.run.budget == smallest)
+
+
+def _size(budget: Budget) -> tuple[float, float]:
+    graphs, nbytes = (float("inf") if bound is None else bound for bound in budget)
+    return graphs, nbytes
 
 
 def _choices(ladder: str) -> Iterator[Choice]:
-    for policy in ("static-mask", "static-causal", "dynamic-dual"):
-        for eviction in ("lru", "lfu", "saved-seconds"):
-            yield Choice(policy, eviction, ladder, policy == "static-causal")
-    yield Choice("adaptive", "", ladder)
-    yield Choice("adaptive", "", ladder, splits=True)
+    for policy in POLICIES:
+        if Candidate(policy).takes_eviction:
+            yield from (Choice(policy, eviction, ladder) for eviction in EVICTIONS)
+        else:
+            yield Choice(policy, "", ladder)
+    yield Choice("adaptive", "", ladder, SPLITTING)
 
 
 def _build(choice: Choice, scenario: Scenario) -> Policy:
-    ladders = Ladders(scenario.ladder)
-    if choice.policy == "adaptive":
-        return Adaptive(ladders, layouts=("packed", "split") if choice.splits else ("packed",))
-    costs = scenario.costs
-    order: Eviction = SavedSeconds(costs) if choice.eviction == "saved-seconds" else ORDERS[choice.eviction]()
-    policy: Policy = RULES[choice.policy](ladders, order)
-    return policy
+    if choice.layouts:
+        return Adaptive(scenario.ladders, layouts=choice.layouts)
+    return Candidate(choice.policy, choice.eviction or "lru").build(scenario)
 
 
-def _try(scenario: Scenario, choice: Choice, budget: Budget, floor: Bound) -> Trial:
+def _try(
+    scenario: Scenario, choice: Choice, budget: Budget, optima: dict[tuple[str, Budget], Bound]
+) -> Trial:
+    floor = optima.get((choice.ladder, budget))
+    if floor is None:
+        floor = optima[choice.ladder, budget] = bound(scenario.problem(budget))
     run = drive(scenario, _build(choice, scenario), budget, name=str(choice))
     return Trial(choice, run, run.cost_seconds / floor.cost.seconds - 1)
 
@@ -268,6 +304,8 @@ def _figures(trial: Trial) -> dict[str, Any]:
     run = trial.run
     return {
         "choice": trial.choice._asdict(),
+        "budget": run.budget._asdict(),
+        "packs": trial.packs,
         "cost_seconds": run.cost_seconds,
         "stall_seconds": float(run.stall_seconds.sum()),
         "p99_step_seconds": trial.p99_seconds,
@@ -278,26 +316,21 @@ def _figures(trial: Trial) -> dict[str, Any]:
     }
 
 
-def _wrapped(text: str, width: int = 98) -> list[str]:
-
-    return wrap(text, width)
-
-
 def plot(advice: Advice, path: Path) -> None:
-    """Draw what each choice costs, running and waiting, and the floor below them.
+    """Draw what each choice costs at the budget that is advised, running and waiting, and the floor below.
 
     Raises:
         ConfigError: matplotlib is not installed, or a path that can't be written.
     """
     figure = new_figure(9, 7)
     axes = figure.add_subplot()
-    names = [f"{trial.choice} ({trial.choice.ladder})" for trial in advice.trials]
-    running = [float(trial.run.run_seconds.sum()) for trial in advice.trials]
-    waiting = [float(trial.run.stall_seconds.sum()) for trial in advice.trials]
+    trials = advice.at(advice.budget)
+    names = [f"{trial.choice} ({trial.choice.ladder})" for trial in trials]
+    running = [float(trial.run.run_seconds.sum()) for trial in trials]
+    waiting = [float(trial.run.stall_seconds.sum()) for trial in trials]
     axes.barh(names, running, label="running")
     axes.barh(names, waiting, left=running, label="waiting for compiles")
-    floor = min(b.lower_bound for b in advice.optima.values())
-    axes.axvline(floor, color="black", linestyle="--", label="packed optimum")
+    axes.axvline(advice.floor, color="black", linestyle="--", label="packed optimum")
     axes.invert_yaxis()
     axes.set_xlabel(f"seconds at a budget of {format_budget(advice.budget)}")
     axes.set_title(advice.steps.name)

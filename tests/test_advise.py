@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from graphcache.advise import advise, plot
 from graphcache.config.build import check_config
 from graphcache.errors import ConfigError
+from graphcache.names import EVICTIONS, POLICIES
 from graphcache.policy.protocol import Budget
 from graphcache.simulate import Limits, load_costs, load_requests, load_steps, parse_ladder
 
@@ -19,25 +22,37 @@ def advice():
     steps = load_steps(
         load_requests("azure-conv", limit=300), LADDER, COSTS, limits=Limits(8, 16384), load=0.3
     )
-    return advise(steps, LADDER, COSTS, Budget(6))
+    return advise(steps, LADDER, COSTS, [Budget(4), Budget(6), Budget(12)])
 
 
 def test_the_cheapest_comes_first_and_no_packed_choice_beats_its_floor(advice):
     costs = [trial.run.cost_seconds for trial in advice.trials]
     assert costs == sorted(costs)
     for trial in advice.trials:
-        if not trial.choice.splits:
-            assert trial.run.cost_seconds >= advice.optima[trial.choice.ladder].lower_bound - 1e-6
+        budget = trial.run.budget
+        if trial.packs:
+            assert trial.run.cost_seconds >= advice.optima[trial.choice.ladder, budget].lower_bound - 1e-6
             assert trial.regret >= -1e-9
-        assert trial.graphs <= 6
+        assert trial.graphs <= budget.graphs
+    packing = {trial.choice.policy for trial in advice.trials if trial.packs}
+    assert packing == {"static-mask", "dynamic-dual", "adaptive"}
 
 
 def test_every_policy_and_both_ladders_are_tried(advice):
-    tried = {(trial.choice.policy, trial.choice.ladder) for trial in advice.trials}
-    policies = ("static-mask", "static-causal", "dynamic-dual", "adaptive")
-    assert tried == {(policy, ladder) for policy in policies for ladder in ("given", "learned")}
+    tried = {(t.choice.policy, t.choice.eviction, t.choice.ladder, t.run.budget) for t in advice.trials}
+    ladders = ("given", "learned")
+    ordered = set(product(set(POLICIES) - {"adaptive"}, EVICTIONS, ladders, advice.budgets))
+    assert tried == ordered | set(product(["adaptive"], [""], ladders, advice.budgets))
     assert len(advice.ladders["learned"]) <= len(LADDER)
     assert advice.ladders["learned"].top == LADDER.top
+
+
+def test_the_smallest_budget_that_is_about_as_good_as_any_is_advised(advice):
+    least = advice.trials[0].run.cost_seconds
+    for budget in advice.budgets:
+        enough = advice.at(budget)[0].run.cost_seconds <= 1.01 * least
+        assert enough == (budget.graphs >= advice.budget.graphs)
+    assert advice.best is advice.at(advice.budget)[0]
 
 
 def test_the_words_say_the_figures(advice):
@@ -46,6 +61,8 @@ def test_the_words_say_the_figures(advice):
     assert f"{advice.best.run.cost_seconds:.0f} s" in text
     assert f"dynamic-dual costs {advice.of('dynamic-dual').run.cost_seconds:.0f} s at this budget" in text
     assert "One more graph would" in text
+    told = (f"{b.graphs}: {advice.at(b)[0].run.cost_seconds:.0f} s" for b in advice.budgets)
+    assert f"by budget, {', '.join(told)}." in text
 
 
 def test_a_second_graph_pays_where_it_saves_more_than_its_compile(advice):
@@ -73,7 +90,12 @@ def test_plain_json_holds_all_of_it(advice):
     told = advice.to_json()
     assert len(told["trials"]) == len(advice.trials)
     assert told["trials"][0]["cost_seconds"] == advice.best.run.cost_seconds
-    assert told["one_more_graph"]["graphs"] <= 7
+    assert told["one_more_graph"]["budget"] == {"graphs": advice.budget.graphs + 1, "bytes": None}
+
+
+def test_a_budget_of_bytes_needs_costs_that_know_of_bytes(advice):
+    with pytest.raises(ConfigError, match=r"budget: '2\.0GiB' is not allowed; allowed: graphs only"):
+        advise(advice.steps, LADDER, COSTS, [Budget(bytes=2 << 30)])
 
 
 def test_it_is_drawn(advice, tmp_path):

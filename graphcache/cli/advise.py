@@ -19,6 +19,8 @@ from graphcache.cli.simulate import (
     Seed,
     Sizes,
     TraceName,
+    progress_bar,
+    split,
 )
 
 if TYPE_CHECKING:
@@ -26,8 +28,11 @@ if TYPE_CHECKING:
     from graphcache.ladder import Ladder
     from graphcache.trace import Steps
 
-BudgetOption = Annotated[
-    str, typer.Option("--budget", metavar="BUDGET", help="Graphs, bytes or both: 8, 2GiB, 8/2GiB.")
+AdvisedBudgets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget", metavar="BUDGETS", help="Graphs, bytes or both: 4,8,2GiB,8/2GiB; 4,8,16 by default."
+    ),
 ]
 Multiple = Annotated[int, typer.Option(min=1, help="The hardware's multiple that sizes are rounded to.")]
 Write = Annotated[
@@ -46,7 +51,7 @@ Half = Annotated[bool, typer.Option("--hold-out", help="Learn from the first hal
 
 def commands(app: typer.Typer) -> None:
     """Add the commands to the command line."""
-    lines = ("graphcache advise azure-conv --limit 2000 --load 0.3 --budget 6",)
+    lines = ("graphcache advise azure-conv --limit 2000 --load 0.3 --budget 4,6,8",)
     app.command("advise", epilog=example(*lines))(advise)
     lines = ("graphcache ladder azure-conv --limit 2000 --load 0.3 --graphs 8 --modes both",)
     app.command("ladder", epilog=example(*lines))(ladder)
@@ -54,7 +59,7 @@ def commands(app: typer.Typer) -> None:
 
 def advise(
     trace: TraceName,
-    budget: BudgetOption = "8",
+    budget: AdvisedBudgets = None,
     profile: Profile = "tenstorrent-qwen3-embedding-4b",
     compile_seconds: CompileSeconds = None,
     sizes: Sizes = "128:16384",
@@ -68,7 +73,7 @@ def advise(
     plot: Plot = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what to configure for a trace: every policy, eviction and ladder tried at one budget."""
+    """Say what to configure for a trace: every policy, eviction and ladder tried at every budget."""
     from graphcache import advise as library
     from graphcache import simulate
 
@@ -77,9 +82,11 @@ def advise(
     steps = _steps(
         trace, profile, compile_seconds, given, load, max_num_seqs, max_num_batched_tokens, limit, seed
     )
-    advice = library.advise(steps, given, costs, simulate.parse_budget(budget), multiple=multiple)
+    budgets = simulate.parse_budgets(split(budget) or ["4", "8", "16"])
+    with progress_bar() as progress:
+        advice = library.advise(steps, given, costs, budgets, multiple=multiple, progress=progress)
     if write is not None:
-        write.write_text(advice.to_yaml(profile))
+        simulate.write_text(advice.to_yaml(profile), write)
     if plot is not None:
         library.plot(advice, plot)
     print_json(advice.to_json()) if as_json else _print(advice)
@@ -160,10 +167,13 @@ def _sizes(sizes: list[int]) -> str:
 
 
 def _print(advice: Advice) -> None:
+    from graphcache.simulate import format_budget
+
     rows = [
         (
             str(trial.choice),
             trial.choice.ladder,
+            format_budget(trial.run.budget),
             seconds(trial.run.cost_seconds),
             f"{trial.regret:+.1%}",
             seconds(float(trial.run.stall_seconds.sum())),
@@ -174,18 +184,8 @@ def _print(advice: Advice) -> None:
         )
         for trial in advice.trials
     ]
-    columns = [
-        "policy",
-        "ladder",
-        "#cost s",
-        "#regret",
-        "#stall s",
-        "#p99 s",
-        "#compiles",
-        "#graphs",
-        "#bytes",
-    ]
-    print_table(f"{advice.steps.name}: {len(advice.steps)} steps", columns, rows)
+    columns = ["policy", "ladder", "#budget", "#cost s", "#regret", "#stall s", "#p99 s", "#compiles"]
+    print_table(f"{advice.steps.name}: {len(advice.steps)} steps", [*columns, "#graphs", "#bytes"], rows)
     print(f"learned ladder: {_sizes(list(advice.ladders['learned']))}")
     print()
     print(advice.text())

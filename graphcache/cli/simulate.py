@@ -119,9 +119,9 @@ def simulate(
     steps = library.load_steps(requests, sizes, costs, limits=limits, load=load, task=task)
     scenario = library.Scenario(steps, sizes, costs, background, background_share)
     before, scenario = scenario.after(history)
-    tried = library.candidates(_split(policy), _split(eviction), on_miss or scenario.on_miss)
-    budgets = library.parse_budgets(_split(budget) or ["8"], one=emit is not None)
-    with _progress() as progress:
+    tried = library.candidates(split(policy), split(eviction), on_miss or scenario.on_miss)
+    budgets = library.parse_budgets(split(budget) or ["8"], one=emit is not None)
+    with progress_bar() as progress:
         report = library.simulate(scenario, tried, budgets, progress, history=before)
     if emit is not None:
         library.write_json(report.emit(), emit)
@@ -130,15 +130,15 @@ def simulate(
     print_json(report.to_json()) if as_json else _print(report)
 
 
-def _split(values: list[str] | None) -> list[str]:
+def split(values: list[str] | None) -> list[str]:
     """Return what was given, by repeating the option or with commas, each once."""
     parts = [part.strip() for value in values or () for part in value.split(",")]
     return list(dict.fromkeys(filter(None, parts)))
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """Show how far the simulation is, on a terminal."""
+def progress_bar() -> Iterator[Progress]:
+    """Show on a terminal how far a simulation is."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 

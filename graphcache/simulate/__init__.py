@@ -1,6 +1,6 @@
 """The simulator: the live cache in virtual time, policies side by side, and the floors below them."""
 
-from graphcache.simulate.compare import Candidate, Progress, candidates, simulate
+from graphcache.simulate.compare import Candidate, Progress, candidates, check_bytes, simulate
 from graphcache.simulate.options import (
     format_budget,
     load_costs,
@@ -11,7 +11,7 @@ from graphcache.simulate.options import (
     parse_ladder,
 )
 from graphcache.simulate.plot import plot
-from graphcache.simulate.report import Report, describe, figures, schedule_of, write_json
+from graphcache.simulate.report import Report, describe, figures, schedule_of, write_json, write_text
 from graphcache.simulate.run import Change, Run, drive
 from graphcache.simulate.scenario import Scenario
 from graphcache.trace.replay import Limits
@@ -25,6 +25,7 @@ __all__ = [
     "Run",
     "Scenario",
     "candidates",
+    "check_bytes",
     "describe",
     "drive",
     "figures",
@@ -39,4 +40,5 @@ __all__ = [
     "schedule_of",
     "simulate",
     "write_json",
+    "write_text",
 ]

@@ -56,9 +56,14 @@ class Candidate:
         """
         if self.is_file:
             return build_policy(load_config(Path(self.policy)), scenario.ladders)
-        eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs)
+        fallback = self.on_miss is OnMiss.FALLBACK
+        eviction = _made(EVICTIONS.find(self.eviction), costs=scenario.costs, fallback=fallback)
         policy: Policy = _made(
-            POLICIES.find(self.policy), scenario.ladders, eviction, background=scenario.background
+            POLICIES.find(self.policy),
+            scenario.ladders,
+            eviction,
+            background=scenario.background,
+            fallback=fallback,
         )
         return policy
 
@@ -127,7 +132,7 @@ def simulate(
         ConfigError: a policy that can't serve a batch, or a budget of bytes where costs know of none.
         BudgetError: a graph that is needed does not fit.
     """
-    _check_bytes(scenario, budgets)
+    check_bytes(scenario, budgets)
     runs = []
     for budget in budgets:
         for candidate, label in _labelled(candidates):
@@ -143,7 +148,12 @@ def simulate(
     return Report(scenario, unbounded, runs, optima)
 
 
-def _check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
+def check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
+    """Refuse budgets of bytes where no graph is known to hold any.
+
+    Raises:
+        ConfigError: the profile says of no graph how many bytes it holds.
+    """
     for budget in budgets:
         if budget.bytes is not None and not scenario.problem(Budget()).nbytes.any():
             allowed = "graphs only, for the profile says of no graph how many bytes it holds"

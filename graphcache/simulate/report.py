@@ -128,8 +128,17 @@ def write_json(document: dict[str, Any], path: Path) -> None:
     Raises:
         ConfigError: it can't be written.
     """
+    write_text(json.dumps(document, allow_nan=False), path)
+
+
+def write_text(text: str, path: Path) -> None:
+    """Write a text to a file.
+
+    Raises:
+        ConfigError: it can't be written.
+    """
     try:
-        path.write_text(json.dumps(document, allow_nan=False), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: can't be written: {error.strerror}") from None
 

@@ -17,9 +17,18 @@ def test_advice_is_printed_and_its_configuration_written(run, tmp_path):
 
 
 def test_advice_as_json(run):
-    told = json.loads(run("advise", "vtc-arena", "--limit", 150, "--load", 0.3, "--json").out)
-    assert told["budget"] == {"graphs": 8, "bytes": None}
+    arguments = ("vtc-arena", "--limit", 150, "--load", 0.3, "--budget", "4,8", "--json")
+    told = json.loads(run("advise", *arguments).out)
+    assert [budget["graphs"] for budget in told["budgets"]] == [4, 8]
+    assert told["budget"] in told["budgets"]
     assert told["trials"] == sorted(told["trials"], key=lambda trial: trial["cost_seconds"])
+
+
+def test_a_configuration_that_can_t_be_written_is_told(run, tmp_path):
+    arguments = ("vtc-arena", "--limit", 50, "--load", 0.3, "--budget", 4)
+    ran = run("advise", *arguments, "--write", tmp_path / "no" / "such" / "folder.yaml")
+    assert ran.code == 2
+    assert "folder.yaml: can't be written: No such file or directory" in ran.err
 
 
 @pytest.mark.parametrize("modes", ["pair", "both", "custom", "causal"])
