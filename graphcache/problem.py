@@ -125,24 +125,6 @@ class Problem:
             return False
         return nbytes is None or int(self.nbytes[held].sum()) <= nbytes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the problem as plain JSON values; null stands where a key can't serve a type."""
-        return {
-            "keys": [
-                {
-                    "seq_len": key.seq_len,
-                    "mode": str(key.mode),
-                    "compile_seconds": float(seconds),
-                    "bytes": int(nbytes),
-                }
-                for key, seconds, nbytes in zip(self.keys, self.compile_seconds, self.nbytes, strict=True)
-            ],
-            "types": [{"seq_len": seq_len, "single": single} for seq_len, single in self.types],
-            "run_seconds": [[float(s) if np.isfinite(s) else None for s in row] for row in self.run_seconds],
-            "budget": {"graphs": self.budget.graphs, "bytes": self.budget.bytes},
-            "batches": self.batches.tolist(),
-        }
-
 
 @dataclass(frozen=True)
 class Schedule:
@@ -162,16 +144,6 @@ class Schedule:
             [int(key), list(self.compiled.get(step, ())), list(self.dropped.get(step, ()))]
             for step, key in enumerate(self.served)
         ]
-
-    @classmethod
-    def from_json(cls, rows: Iterable[Sequence[Any]]) -> Schedule:
-        """Read what ``to_json`` returned."""
-        rows = list(rows)
-        return cls(
-            [row[0] for row in rows],
-            {step: tuple(row[1]) for step, row in enumerate(rows) if row[1]},
-            {step: tuple(row[2]) for step, row in enumerate(rows) if row[2]},
-        )
 
 
 def cost(problem: Problem, schedule: Schedule) -> Cost:

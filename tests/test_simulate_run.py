@@ -6,6 +6,7 @@ import pytest
 from fakes import FakeBackend
 from hypothesis import given
 from hypothesis import strategies as st
+from schedules import schedule_of
 
 from graphcache.backends.protocol import EvictUnit
 from graphcache.cache import GraphCache
@@ -25,7 +26,7 @@ from graphcache.policy.rows_causal import RowsCausal
 from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 from graphcache.problem import cost
-from graphcache.simulate import Scenario, drive, schedule_of
+from graphcache.simulate import Scenario, drive
 from graphcache.stats import Stats
 from graphcache.trace import Limits, StepRecorder, Steps, generate, read_trace, replay
 

@@ -124,7 +124,7 @@ def simulate(
     with progress_bar() as progress:
         report = library.simulate(scenario, tried, budgets, progress, history=before)
     if emit is not None:
-        library.write_json(report.emit(), emit)
+        library.write_json(library.emit(report), emit)
     if plot is not None:
         library.plot(report, plot)
     print_json(report.to_json()) if as_json else _print(report)

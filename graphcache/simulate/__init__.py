@@ -1,6 +1,7 @@
 """The simulator: the live cache in virtual time, policies side by side, and the floors below them."""
 
 from graphcache.simulate.compare import Candidate, Progress, candidates, check_bytes, simulate
+from graphcache.simulate.emit import emit
 from graphcache.simulate.options import (
     format_budget,
     load_costs,
@@ -11,7 +12,7 @@ from graphcache.simulate.options import (
     parse_ladder,
 )
 from graphcache.simulate.plot import plot
-from graphcache.simulate.report import Report, describe, figures, schedule_of, write_json, write_text
+from graphcache.simulate.report import Report, describe, figures, write_json, write_text
 from graphcache.simulate.run import Change, Run, drive
 from graphcache.simulate.scenario import Scenario
 from graphcache.trace.replay import Limits
@@ -28,6 +29,7 @@ __all__ = [
     "check_bytes",
     "describe",
     "drive",
+    "emit",
     "figures",
     "format_budget",
     "load_costs",
@@ -37,7 +39,6 @@ __all__ = [
     "parse_budgets",
     "parse_ladder",
     "plot",
-    "schedule_of",
     "simulate",
     "write_json",
     "write_text",

@@ -13,8 +13,6 @@ import numpy as np
 from graphcache.errors import ConfigError
 from graphcache.optimum import Bound
 from graphcache.policy.protocol import Budget
-from graphcache.problem import Problem, Schedule, cost
-from graphcache.simulate.options import format_budget
 from graphcache.simulate.run import Run
 from graphcache.simulate.scenario import Scenario
 
@@ -48,36 +46,6 @@ class Report:
             "runs": [{**figures(run), "regret": self.regret(run)} for run in self.runs],
         }
 
-    def emit(self) -> dict[str, Any]:
-        """Return the problem, and each policy's schedule, so that anyone can add the costs up again.
-
-        A run whose schedule can't be told in keys of one row, one for each batch, is listed under
-        ``unscheduled`` with the reason.
-
-        Raises:
-            ConfigError: the report has several budgets.
-        """
-        if len(self.optima) != 1:
-            raise ConfigError.of("budgets", [format_budget(b) for b in self.optima], "one, to emit schedules")
-        ((budget, solution),) = self.optima.items()
-        problem = self.scenario.problem(budget)
-        floor = self.floor(solution)
-        results, unscheduled = {"optimum": {**floor, "schedule": solution.schedule.to_json()}}, {}
-        for run in self.runs:
-            try:
-                schedule = schedule_of(run, problem)
-            except ConfigError as error:
-                unscheduled[run.policy] = {**figures(run), "reason": str(error)}
-            else:
-                results[run.policy] = {**figures(run), "schedule": schedule.to_json()}
-        return {
-            **describe(self.scenario),
-            **problem.to_json(),
-            "results": results,
-            "unscheduled": unscheduled,
-            "unbounded": figures(self.unbounded),
-        }
-
     def floor(self, solution: Bound) -> dict[str, Any]:
         """Return a solution's figures as plain JSON values.
 
@@ -97,29 +65,6 @@ class Report:
             "exact": solution.exact and not self.scenario.background,
             "lower_bound_seconds": solution.lower_bound,
         }
-
-
-def schedule_of(run: Run, problem: Problem) -> Schedule:
-    """Return a run as a schedule of a problem's keys, checked against its rules.
-
-    Raises:
-        ConfigError: it has none: a batch was split, or served by a graph that is not among the keys.
-    """
-    index = {key: number for number, key in enumerate(problem.keys)}
-    served = []
-    for step, keys in enumerate(run.served):
-        if len(keys) != 1:
-            raise ConfigError(f"the batch of step {step} was split into {len(keys)} launches")
-        if keys[0] not in index:
-            raise ConfigError(f"the batch of step {step} was served by {keys[0]}")
-        served.append(index[keys[0]])
-    schedule = Schedule(
-        served,
-        {c.step: tuple(index[key] for key in c.compiled) for c in run.changes if c.compiled},
-        {c.step: tuple(index[key] for key in c.dropped) for c in run.changes if c.dropped},
-    )
-    cost(problem, schedule)
-    return schedule
 
 
 def write_json(document: dict[str, Any], path: Path) -> None:

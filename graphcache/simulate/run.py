@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from graphcache.batch import Batch
+from graphcache.batch import Batch, Layout
 from graphcache.cache import GraphCache
 from graphcache.key import GraphKey, MaskMode
 from graphcache.miss import OnMiss
@@ -28,6 +28,22 @@ class Change(NamedTuple):
     compiled: tuple[GraphKey, ...]
 
 
+class Carried(NamedTuple):
+    """What one launch had to hold: rows of so many tokens, and whether each row is one sequence."""
+
+    rows: int
+    seq_len: int
+    single: bool
+
+    @classmethod
+    def by(cls, launch: BoundLaunch, batch: Batch) -> Carried:
+        """Return what a launch carries of a batch."""
+        lengths = [batch.sequences[index].new for index in launch.sequences]
+        if launch.layout is Layout.ROWS or len(lengths) == 1:
+            return cls(len(lengths), max(lengths), single=True)
+        return cls(1, sum(lengths), single=False)
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """What one policy did and what that took.
@@ -35,7 +51,8 @@ class Run:
     Arrays are per step; ``served`` are the graphs that ran, ``stall_seconds`` what the step waited before.
     ``mask_seconds`` is what the graphs with a mask took longer than those of the same shape without,
     ``padding_seconds`` the share of all other run seconds that went into padding tokens.
-    ``charged_seconds`` is the charge for compiles beside the steps.
+    ``charged_seconds`` is the charge for compiles beside the steps.  ``carried`` holds, for steps of several
+    launches or rows, what each launch had to hold.
     """
 
     policy: str
@@ -51,6 +68,7 @@ class Run:
     """Step, graphs and bytes, at each step before which they changed."""
     counters: KeyCounters
     saved_state: Any = None
+    carried: Mapping[int, tuple[Carried, ...]] = field(default_factory=dict)
 
     @property
     def cost_seconds(self) -> float:
@@ -131,6 +149,7 @@ class _Journal:
         self.stall_seconds: list[float] = []
         self.served: list[tuple[GraphKey, ...]] = []
         self.changes: list[Change] = []
+        self.carried: dict[int, tuple[Carried, ...]] = {}
         self.resident: list[tuple[int, int, int]] = [(0, 0, 0)]
         self.padding_seconds = self.mask_seconds = self.charged_seconds = 0.0
         self._graphs = cache.resident
@@ -144,6 +163,8 @@ class _Journal:
             if self.cache.resident is not self._graphs:
                 self._note_change(index)
             seconds = sum([self._launch(batch, step.ran, launch) for launch in step.launches])
+            if len(step.launches) > 1 or step.launches[0].key.rows > 1:
+                self.carried[index] = tuple(Carried.by(launch, batch) for launch in step.launches)
         self.run_seconds.append(seconds)
         self.served.append(tuple([launch.key for launch in step.launches]))
         self.clock.spend(seconds)
@@ -194,4 +215,5 @@ class _Journal:
             resident=self.resident,
             counters=self.cache.stats.total(),
             saved_state=self.cache.saved_state(),
+            carried=self.carried,
         )
