@@ -12,8 +12,9 @@ from graphcache.compile.inline import InlineSupplier
 from graphcache.key import GraphKey, MaskMode, dominates
 from graphcache.ladder import Ladder
 from graphcache.policy.generation import Generation
-from graphcache.policy.protocol import Budget, Ladders
+from graphcache.policy.protocol import Budget, Ladders, View
 from graphcache.policy.rows_causal import RowsCausal
+from graphcache.policy.static_causal import StaticCausal
 from graphcache.policy.static_mask import StaticMask
 from graphcache.stats import Stats
 from tests.fakes import FakeBackend
@@ -51,6 +52,14 @@ def test_a_plan_that_fits_stays_and_another_takes_one_graph_a_family(plan, graph
     for launch, wanted in zip(result.launches, plan.launches, strict=True):
         assert dominates(launch.key, wanted.key)
         assert launch.sequences == wanted.sequences
+
+
+def test_full_rows_of_several_lengths_are_padded_rows_where_there_is_room_for_one_graph():
+    policy = StaticCausal(LADDERS, encoder_only=True)
+    plan = policy.plan(Batch.of([4, 64, 16]), View({}), policy.start())
+    assert {launch.key.mode for launch in plan.launches} == {MaskMode.BIDIRECTIONAL}
+    graphs = {launch.key for launch in within(plan, 1).launches}
+    assert graphs == {GraphKey(1, 64, mode=MaskMode.PADDED)} <= set(policy.warm_keys())
 
 
 @given(plan=PLANS)

@@ -271,3 +271,5 @@ def test_nominal_work_grows_with_rows_lengths_and_the_mask(rows, length):
     assert work.run_seconds(causal(length, rows)) < work.run_seconds(causal(length, rows + 1))
     assert work.run_seconds(causal(length, rows)) < work.run_seconds(causal(length + 1, rows))
     assert work.run_seconds(causal(length, rows)) < work.run_seconds(custom(length, rows))
+    padded, bare = (GraphKey(rows, length, mode=mode) for mode in (MaskMode.PADDED, MaskMode.BIDIRECTIONAL))
+    assert work.run_seconds(bare) < work.run_seconds(padded)

@@ -7,6 +7,7 @@ import pytest
 from graphcache.cache import GraphCache
 from graphcache.compile.inline import InlineSupplier
 from graphcache.errors import ConfigError
+from graphcache.key import MaskMode
 from graphcache.ladder import Ladder
 from graphcache.needs import check_bytes, check_graphs, families
 from graphcache.policy.adaptive import Adaptive
@@ -36,6 +37,14 @@ def test_a_server_that_does_not_generate_needs_one_graph(policy):
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_server_that_generates_needs_one_of_each_kind_that_a_step_can_hold(policy):
     assert [len(needed(policy, most, generates=True)) for most in (1, 2, 3, 8)] == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_encoder_needs_one_graph_though_full_rows_have_another_mode(policy):
+    rule = policy(Ladders(Ladder.pow2(1, 64), Ladder.pow2(1, 2)), encoder_only=True)
+    for most in (1, 8):
+        (family,) = families(rule, most, generates=False)
+        assert family.mode in (MaskMode.CUSTOM, MaskMode.PADDED)
 
 
 def test_the_kinds_are_named():

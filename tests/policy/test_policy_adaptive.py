@@ -241,6 +241,20 @@ def test_a_model_without_a_causal_term_is_served_in_its_own_modes():
     assert not any(key.mode is MaskMode.CAUSAL for key in policy.warm_keys())
 
 
+@pytest.mark.parametrize(("lengths", "mode"), [([100], MaskMode.PADDED), ([100, 20], MaskMode.CUSTOM)])
+def test_what_serves_everything_of_an_encoder_is_loaded_first_and_stays(lengths, mode):
+    policy = Adaptive(LADDERS, background=True, encoder_only=True)
+    batch, empty = Batch.of(lengths), View({}, Budget(2), COSTS)
+    state = policy.start()
+    state, _ = policy.advance(state, batch, policy.plan(batch, empty, state), empty)
+    (launch,) = policy.plan(batch, empty, state).launches
+    anchor = GraphKey(1, 1024, mode=mode)
+    assert launch.key == anchor
+    full = GraphKey(1, 1024, mode=MaskMode.BIDIRECTIONAL)
+    view = View({anchor: 0, full: 0}, Budget(2), COSTS)
+    assert policy.victim(state, GraphKey(1, 128, mode=mode), [anchor, full], view) == full
+
+
 # -- what is refused ------------------------------------------------------------------------------------
 
 
