@@ -57,6 +57,8 @@ class Supplier(Protocol):
     def fetch(self, key: GraphKey) -> Supplied:
         """Load or compile one graph, and wait for it; called on the runner's thread.
 
+        One that was requested is waited for, and not handed over by ``ready`` again.
+
         Raises:
             CompileError: the compiler failed, now or a short while ago.
             LoadError: what was compiled can't be loaded.

@@ -68,6 +68,15 @@ def test_a_thread_hands_over_what_it_compiled():
     assert (list(supplier.ready()), supplier.due) == ([], False)
 
 
+def test_what_a_thread_is_at_is_waited_for_and_handed_over_once():
+    backend = FakeBackend()
+    supplier = InThread(backend)
+    supplier.request(KEY)
+    assert supplier.fetch(KEY).graph() == (str(KEY), ())
+    supplier.close()
+    assert (supplier.ready(), backend.compiles[KEY]) == ([], 1)
+
+
 def test_a_thread_tells_what_failed():
     def on_compile(key):
         raise RuntimeError("planted")
