@@ -50,15 +50,15 @@ class Decision(NamedTuple):
 class Desk:
     """The state: what has been asked for, the regret since the last look, and what was decided.
 
-    ``patience`` is the regret, in seconds, at which the next look is due, and ``looks`` counts those in a
-    row that found nothing worth a place; ``leaving`` holds, per graph that was asked for, what leaves when
-    it comes, and the reason.
+    ``patience`` is the regret, in seconds, at which the next look is due, and ``floor`` the least that it
+    may be, as a share of the cheapest compile; ``leaving`` holds, per graph that was asked for, what leaves
+    when it comes, and the reason.
     """
 
     demand: Demand
     regret: float = 0.0
     patience: float = 0.0
-    looks: int = 0
+    floor: float = PATIENCE
     leaving: dict[GraphKey, tuple[tuple[GraphKey, ...], str]] = field(default_factory=dict)
     log: deque[Decision] = field(default_factory=lambda: deque(maxlen=LOG_ENTRIES))
 
@@ -158,7 +158,7 @@ class Adaptive:
         gone = tuple(str(k) for k in leaving if k not in view.resident)
         state.log.append(Decision(state.demand.step, str(key), gone, reason))
         state.regret = state.patience = 0.0
-        state.looks = 0
+        state.floor = PATIENCE
         return state
 
     def victim(self, state: Desk, key: GraphKey, candidates: Sequence[GraphKey], view: View) -> GraphKey:
@@ -274,9 +274,8 @@ class Adaptive:
                 break
         least = float(market.price.min())
         crowded = not any(market.fits([*held, graph]) for graph in range(len(market.graphs)))
-        state.looks = state.looks + 1 if crowded else 0
-        floor = min(PATIENCE * 2**state.looks, MOST_PATIENCE) * least
-        state.regret, state.patience = 0.0, max(min(lacking, least), floor)
+        state.floor = min(2 * state.floor, MOST_PATIENCE) if crowded else PATIENCE
+        state.regret, state.patience = 0.0, max(min(lacking, least), state.floor * least)
         return actions
 
     def _load(self, state: Desk, market: Market, move: Move) -> Load:

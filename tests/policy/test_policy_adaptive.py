@@ -15,7 +15,7 @@ from graphcache.errors import BudgetError, ConfigError, LadderError
 from graphcache.key import GraphKey, MaskMode, dominates
 from graphcache.ladder import Ladder
 from graphcache.optimum.exact import exact_schedule
-from graphcache.policy.adaptive import Adaptive
+from graphcache.policy.adaptive import MOST_PATIENCE, Adaptive
 from graphcache.policy.protocol import Budget, Ladders, View
 from graphcache.problem import BatchType, cost
 
@@ -111,6 +111,20 @@ def test_a_graph_is_compiled_when_it_would_have_paid_for_half_of_its_compile():
     assert [list(actions) for actions in asked[:5]] == [[]] * 5
     assert [action.key for action in asked[5]] == [GraphKey(1, 128)]
     assert "30.0 s were due" in asked[5][0].reason
+
+
+def test_any_number_of_looks_may_find_nothing():
+    # The only place is taken by the graph that alone serves the long batches; each short one is a look.
+    costs = TableCosts(compile_seconds=5)
+    policy = Adaptive(LADDERS)
+    state, view = policy.start(), View({masked(1024): 0}, Budget(1), costs)
+    batches = [batch_of(BatchType(1024, False)), batch_of(BatchType(128, True))]
+    plans = [policy.plan(batch, view, state) for batch in batches]
+    for _ in range(2000):
+        for batch, plan in zip(batches, plans, strict=True):
+            state, actions = policy.advance(state, batch, plan, view)
+            assert not actions
+    assert state.floor == MOST_PATIENCE
 
 
 def test_it_finds_the_optimum_for_steady_traffic():
