@@ -225,3 +225,10 @@ def test_unknown_names_show_the_known_ones():
         candidates(["dynamic"])
     with pytest.raises(UnknownNameError, match="lfu"):
         simulate(scenario(requests=5), candidates(["static-mask"], ["fifo"]), [Budget(2)])
+
+
+def test_a_file_that_is_called_as_a_policy_is_told_by_its_path(tmp_path):
+    path = tmp_path / "static-mask.yaml"
+    path.write_text("policy: static-causal")
+    report = simulate(scenario(requests=20), [Candidate("static-mask"), Candidate(str(path))], [Budget(2)])
+    assert [run.policy for run in report.runs] == ["static-mask", str(path)]

@@ -164,6 +164,7 @@ def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]
     """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart."""
     policies = [candidate.policy for candidate in candidates]
     for candidate in candidates:
-        name = Path(candidate.policy).stem if candidate.is_file else candidate.policy
+        stem = Path(candidate.policy).stem
+        name = stem if candidate.is_file and stem not in policies else candidate.policy
         alone = policies.count(candidate.policy) == 1
         yield candidate, name if alone else f"{name}+{candidate.eviction}"
