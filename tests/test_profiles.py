@@ -33,6 +33,16 @@ def test_the_tenstorrent_profile_has_the_published_seconds():
     assert len(costs.measured) == 2 * len(PUBLISHED)
 
 
+def test_on_two_cores_a_mask_costs_and_rows_cost_less_than_packing():
+    costs = load_profile("cpu-2-cores")
+    for seq_len in (1024, 2048, 4096):
+        causal, custom = (
+            costs.run_seconds(GraphKey(1, seq_len, mode=mode)) for mode in (MaskMode.CAUSAL, MaskMode.CUSTOM)
+        )
+        assert causal < custom
+        assert costs.run_seconds(GraphKey(4, seq_len // 4)) < custom
+
+
 def test_an_unknown_name_shows_the_known_ones():
     with pytest.raises(UnknownNameError, match="tenstorrent-qwen3-embedding-4b"):
         load_profile("tenstorent")
