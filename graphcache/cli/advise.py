@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from graphcache.cli.output import AsJson, example, print_json, print_table, seconds
+from graphcache.cli.output import AsJson, example, print_json, print_table, progress_bar, seconds
 from graphcache.cli.simulate import (
     CompileSeconds,
     Limit,
@@ -19,7 +19,6 @@ from graphcache.cli.simulate import (
     Seed,
     Sizes,
     TraceName,
-    progress_bar,
     split,
 )
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from graphcache.cli.output import AsJson, StoreOption, example, print_json, print_table, seconds
+from graphcache.cli.output import (
+    AsJson,
+    StoreOption,
+    example,
+    print_json,
+    print_table,
+    progress_bar,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from graphcache.bench.timing import Progress
@@ -253,11 +261,5 @@ def _numbers(field: str, text: str) -> list[int]:
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """Show on a terminal what is being measured; what others print meanwhile goes to stderr."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    hidden = not sys.stderr.isatty()
-    with redirect_stdout(sys.stderr), Bar(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
+    with redirect_stdout(sys.stderr), progress_bar() as progress:
+        yield progress

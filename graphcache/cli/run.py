@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcache.cli.output import AsJson, StoreOption, example, print_json, print_table, seconds
+from graphcache.cli.output import (
+    AsJson,
+    StoreOption,
+    counted_bars,
+    example,
+    print_json,
+    print_table,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from graphcache.run import Job, Result
@@ -114,14 +122,10 @@ def _run(planned: list[Job]) -> list[Result]:
     """Run the jobs with a progress bar each; the stretch that the first one found serves all."""
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from graphcache.run import run_job
 
-    columns = (TextColumn("{task.description:<42}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     results: list[Result] = []
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with counted_bars() as progress:
         for job in planned:
             task = progress.add_task(f"{job.policy}: starting vLLM", total=None)
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from graphcache.cli.output import AsJson, example, print_json, print_table, seconds, share
+from graphcache.cli.output import AsJson, example, print_json, print_table, progress_bar, seconds, share
 
 if TYPE_CHECKING:
-    from graphcache.simulate import Progress, Report, Run
+    from graphcache.simulate import Report, Run
 
 COSTS = ("#cost s", "#regret", "#run s", "#mask s", "#padding s", "#stall s", "#compiles")
 COUNTS = ("#hits", "#fallbacks", "#resident", "#p50 s", "#p99 s", "#max s")
@@ -134,17 +131,6 @@ def split(values: list[str] | None) -> list[str]:
     """Return what was given, by repeating the option or with commas, each once."""
     parts = [part.strip() for value in values or () for part in value.split(",")]
     return list(dict.fromkeys(filter(None, parts)))
-
-
-@contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show on a terminal how far a simulation is."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    with Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=total)
 
 
 def _print(report: Report) -> None:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graphcache.cli.output import AsJson, StoreOption, example, print_json, print_table, seconds
+from graphcache.cli.output import (
+    AsJson,
+    StoreOption,
+    counted_bars,
+    example,
+    print_json,
+    print_table,
+    seconds,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,13 +80,9 @@ def warm(
 
 def _fill(job: Filling) -> list[Filled]:
     """Fill with a progress bar."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from graphcache.fill import fill
 
-    columns = (TextColumn("{task.description:<42}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
+    with counted_bars() as progress:
         task = progress.add_task("building the model", total=None)
 
         def report(graph: Filled, done: int, total: int) -> None:
