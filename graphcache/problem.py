@@ -24,10 +24,20 @@ Indices: TypeAlias = NDArray[np.int64]
 
 
 class BatchType(NamedTuple):
-    """What distinguishes batches here: the bucket of their tokens, and whether they hold one sequence."""
+    """What distinguishes batches here: the bucket of their tokens, and whether they hold one sequence.
+
+    A batch that a policy cuts has a type for each launch; one of ``rows`` holds a sequence in each.
+    """
 
     seq_len: int
     single: bool
+    rows: int = 1
+
+    def run_seconds(self, key: GraphKey, costs: Costs) -> float:
+        """Return what a graph takes for it, infinite where it can't serve: one sequence a row is causal."""
+        mode = MaskMode.CAUSAL if self.single else MaskMode.CUSTOM
+        serves = dominates(key, GraphKey(self.rows, self.seq_len, mode=mode))
+        return float(costs.run_seconds(key)) if serves else float("inf")
 
 
 class Cost(NamedTuple):
@@ -94,16 +104,11 @@ class Problem:
         A batch of one sequence asks for a causal graph, one of several for a custom mask.
         """
         keys, types = tuple(keys), tuple(types)
-        run = np.full((len(types), len(keys)), np.inf)
-        for t, (seq_len, single) in enumerate(types):
-            asked = GraphKey(1, seq_len, mode=MaskMode.CAUSAL if single else MaskMode.CUSTOM)
-            for k, key in enumerate(keys):
-                if dominates(key, asked):
-                    run[t, k] = costs.run_seconds(key)
+        run = [[kind.run_seconds(key, costs) for key in keys] for kind in types]
         return cls(
             keys,
             types,
-            run,
+            np.array(run, dtype=np.float64).reshape(len(types), len(keys)),
             np.array([costs.compile_seconds(key) for key in keys], dtype=np.float64),
             np.array([costs.nbytes(key) for key in keys], dtype=np.int64),
             budget,

@@ -303,10 +303,10 @@ def test_a_scenario_that_makes_no_sense_is_refused(batches, options, message):
 def test_a_problem_holds_the_types_and_the_batches_of_the_steps():
     problem = scenario_of([[10], [5, 5], [10], [200]]).problem(Budget(2))
     assert [problem.types[index] for index in problem.batches] == [
-        (16, True),
-        (16, False),
-        (16, True),
-        (256, True),
+        (16, True, 1),
+        (16, False, 1),
+        (16, True, 1),
+        (256, True, 1),
     ]
     assert len(problem.keys) == 6
     assert problem.compile_seconds.tolist() == [30] * 6

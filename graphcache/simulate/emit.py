@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from graphcache.costs import Costs
 from graphcache.errors import ConfigError
-from graphcache.key import GraphKey, MaskMode, dominates
+from graphcache.key import GraphKey
 from graphcache.policy.protocol import Budget
-from graphcache.problem import Problem
+from graphcache.problem import BatchType, Problem
 from graphcache.simulate.options import format_budget
 from graphcache.simulate.report import Report, describe, figures
-from graphcache.simulate.run import Carried, Run
+from graphcache.simulate.run import Run
 from graphcache.simulate.scenario import Scenario
 
 
@@ -45,7 +46,7 @@ class Tables:
     def __init__(self, problem: Problem) -> None:
         self._batches = problem.batches.tolist()
         self._keys = {key: number for number, key in enumerate(problem.keys)}
-        self._types = {Carried(1, *kind): number for number, kind in enumerate(problem.types)}
+        self._types = {kind: number for number, kind in enumerate(problem.types)}
         self._sizes = sorted({key.seq_len for key in problem.keys})
 
     def schedule(self, run: Run) -> list[list[Any]]:
@@ -73,7 +74,7 @@ class Tables:
             "batches": self._batches,
         }
 
-    def _served(self, keys: Sequence[GraphKey], carried: Sequence[Carried] | None) -> Any:
+    def _served(self, keys: Sequence[GraphKey], carried: Sequence[BatchType] | None) -> Any:
         """Return the one key, or a key and a type for each launch."""
         if carried is None:
             return self._key(keys[0])
@@ -82,7 +83,7 @@ class Tables:
     def _key(self, key: GraphKey) -> int:
         return self._keys.setdefault(key, len(self._keys))
 
-    def _type(self, carried: Carried) -> int:
+    def _type(self, carried: BatchType) -> int:
         bucket = next(size for size in self._sizes if size >= carried.seq_len)
         return self._types.setdefault(carried._replace(seq_len=bucket), len(self._types))
 
@@ -99,6 +100,6 @@ def _described(key: GraphKey, scenario: Scenario) -> dict[str, Any]:
     }
 
 
-def _seconds(kind: Carried, key: GraphKey, costs: Costs) -> float | None:
-    asked = GraphKey(kind.rows, kind.seq_len, mode=MaskMode.CAUSAL if kind.single else MaskMode.CUSTOM)
-    return float(costs.run_seconds(key)) if dominates(key, asked) else None
+def _seconds(kind: BatchType, key: GraphKey, costs: Costs) -> float | None:
+    seconds = kind.run_seconds(key, costs)
+    return seconds if isfinite(seconds) else None

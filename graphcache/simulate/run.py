@@ -13,6 +13,7 @@ from graphcache.cache import GraphCache
 from graphcache.key import GraphKey, MaskMode
 from graphcache.miss import OnMiss
 from graphcache.policy.protocol import Budget, Policy
+from graphcache.problem import BatchType
 from graphcache.simulate.scenario import Scenario
 from graphcache.simulate.virtual import VirtualClock, VirtualSupplier
 from graphcache.stats import KeyCounters, Stats
@@ -28,20 +29,12 @@ class Change(NamedTuple):
     compiled: tuple[GraphKey, ...]
 
 
-class Carried(NamedTuple):
-    """What one launch had to hold: rows of so many tokens, and whether each row is one sequence."""
-
-    rows: int
-    seq_len: int
-    single: bool
-
-    @classmethod
-    def by(cls, launch: BoundLaunch, batch: Batch) -> Carried:
-        """Return what a launch carries of a batch."""
-        lengths = [batch.sequences[index].new for index in launch.sequences]
-        if launch.layout is Layout.ROWS or len(lengths) == 1:
-            return cls(len(lengths), max(lengths), single=True)
-        return cls(1, sum(lengths), single=False)
+def _carried(launch: BoundLaunch, batch: Batch) -> BatchType:
+    """Return what a launch carries of a batch, by its tokens themselves in place of their bucket."""
+    lengths = [batch.sequences[index].new for index in launch.sequences]
+    if launch.layout is Layout.ROWS or len(lengths) == 1:
+        return BatchType(max(lengths), single=True, rows=len(lengths))
+    return BatchType(sum(lengths), single=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +45,7 @@ class Run:
     ``mask_seconds`` is what the graphs with a mask took longer than those of the same shape without,
     ``padding_seconds`` the share of all other run seconds that went into padding tokens.
     ``charged_seconds`` is the charge for compiles beside the steps.  ``carried`` holds, for steps of several
-    launches or rows, what each launch had to hold.
+    launches or rows, what each launch had to hold, its length in tokens.
     """
 
     policy: str
@@ -68,7 +61,7 @@ class Run:
     """Step, graphs and bytes, at each step before which they changed."""
     counters: KeyCounters
     saved_state: Any = None
-    carried: Mapping[int, tuple[Carried, ...]] = field(default_factory=dict)
+    carried: Mapping[int, tuple[BatchType, ...]] = field(default_factory=dict)
 
     @property
     def cost_seconds(self) -> float:
@@ -149,7 +142,7 @@ class _Journal:
         self.stall_seconds: list[float] = []
         self.served: list[tuple[GraphKey, ...]] = []
         self.changes: list[Change] = []
-        self.carried: dict[int, tuple[Carried, ...]] = {}
+        self.carried: dict[int, tuple[BatchType, ...]] = {}
         self.resident: list[tuple[int, int, int]] = [(0, 0, 0)]
         self.padding_seconds = self.mask_seconds = self.charged_seconds = 0.0
         self._graphs = cache.resident
@@ -164,7 +157,7 @@ class _Journal:
                 self._note_change(index)
             seconds = sum([self._launch(batch, step.ran, launch) for launch in step.launches])
             if len(step.launches) > 1 or step.launches[0].key.rows > 1:
-                self.carried[index] = tuple(Carried.by(launch, batch) for launch in step.launches)
+                self.carried[index] = tuple(_carried(launch, batch) for launch in step.launches)
         self.run_seconds.append(seconds)
         self.served.append(tuple([launch.key for launch in step.launches]))
         self.clock.spend(seconds)
