@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
@@ -14,19 +13,13 @@ from graphcache.eviction.protocol import Eviction
 from graphcache.key import GraphKey, MaskMode
 from graphcache.policy.modes import row_mode
 from graphcache.policy.protocol import Ladders, State, View
-from graphcache.policy.static import Static
+from graphcache.policy.static import Static, prefill
 
 MAX_PADDING = 0.5
 MEMO_ENTRIES = 65536
 
 Weight: TypeAlias = tuple[float, float]
 """What is least in the best cut, and what decides between equal ones."""
-
-
-@lru_cache(maxsize=4096)
-def _key(rows: int, seq_len: int, mode: MaskMode) -> GraphKey:
-    """Return the key of a prefill graph; equal questions get the same object."""
-    return GraphKey(rows=rows, seq_len=seq_len, mode=mode)
 
 
 class RowsCausal(Static):
@@ -77,7 +70,7 @@ class RowsCausal(Static):
         longest sizes would be mostly padding, and are left out.
         """
         return [
-            _key(rows, seq_len, mode)
+            prefill(seq_len, mode, rows)
             for rows in self.ladders.rows
             for seq_len in self._lengths(rows)
             for mode in self.modes
@@ -93,7 +86,7 @@ class RowsCausal(Static):
     def _launch(self, batch: Batch, sequences: tuple[int, ...], seq_len: int) -> Launch:
         rows = self.ladders.rows.bucket(len(sequences))
         mode = row_mode(self.encoder_only, (batch.sequences[index].new for index in sequences), seq_len)
-        return Launch(_key(rows, seq_len, mode), sequences, Layout.ROWS)
+        return Launch(prefill(seq_len, mode, rows), sequences, Layout.ROWS)
 
     def _cut(self, sizes: tuple[int, ...], costs: Costs) -> tuple[int, ...]:
         """Return where a batch is cut, its buckets given from the longest down, with both ends."""
@@ -130,7 +123,7 @@ class RowsCausal(Static):
 
         ``longest`` is its longest bucket in tokens, ``alone`` the sum of its sequences' own.
         """
-        key = _key(self.ladders.rows.bucket(sequences), longest, self.modes[0])
+        key = prefill(longest, self.modes[0], self.ladders.rows.bucket(sequences))
         if _known(costs):
             return costs.run_seconds(key), 1.0
         most = (1 + self.max_padding) * self.ladders.rows.sizes[0] * alone

@@ -16,9 +16,9 @@ from graphcache.policy.protocol import Action, Ladders, State, View
 
 
 @lru_cache(maxsize=4096)
-def prefill(seq_len: int, mode: MaskMode) -> GraphKey:
-    """Return the key of a one-row prefill graph; equal questions get the same object."""
-    return GraphKey(rows=1, seq_len=seq_len, mode=mode)
+def prefill(seq_len: int, mode: MaskMode, rows: int = 1) -> GraphKey:
+    """Return the key of a prefill graph; equal questions get the same object."""
+    return GraphKey(rows=rows, seq_len=seq_len, mode=mode)
 
 
 @lru_cache(maxsize=4096)
