@@ -11,8 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
-from typing import Any
+from pathlib import Path
 
 import torch
 from vllm.config import VllmConfig, set_current_vllm_config
@@ -22,11 +21,12 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.attention.backends.utils import resolve_kv_cache_layout
 from vllm.v1.core.kv_cache_utils import get_kv_cache_configs
 
-from graphcache.compile.protocol import Urgency
+from graphcache.compile.protocol import Supplier, Urgency
 from graphcache.config import Config, MaskForm, load_config
 from graphcache.config.build import build_backend, build_cache
 from graphcache.errors import CompileError, ConfigError, GraphCacheError, LoadError
 from graphcache.fill import Filled, Filling
+from graphcache.key import GraphKey
 from graphcache.vllm.emit import take_stdout
 from graphcache.vllm.program import VllmProgram
 from graphcache.vllm.setup import configured_policy
@@ -38,33 +38,33 @@ def main() -> None:
     emit = take_stdout()
     job = Filling(**json.load(sys.stdin))
     try:
-        for graph, total in fill(job):
-            emit({"graph": graph._asdict(), "of": total})
+        with tempfile.TemporaryDirectory(prefix="graphcache-warm-") as scratch:
+            for graph, total in fill(job, Path(scratch)):
+                emit({"graph": graph._asdict(), "of": total})
     except GraphCacheError as error:
         emit({"error": str(error)})
 
 
-def fill(job: Filling) -> Iterator[tuple[Filled, int]]:
+def fill(job: Filling, scratch: Path) -> Iterator[tuple[Filled, int]]:
     """Yield every graph that the policy can ask for, once it is known or made, and how many there are.
+
+    ``scratch`` is a directory for what only this process needs.
 
     Raises:
         ConfigError: an option that does not fit the model or the backend.
         StoreError: the store can't be used.
     """
     config = _config(job)
-    program = _program(job, config.mask)
+    program = _program(job, config.mask, scratch)
     backend = build_backend(config, program)
     policy = configured_policy(config, program.vllm_config)
-    with (
-        torch.no_grad(),
-        build_cache(config, backend, policy=policy) as cache,
-        closing(cache.supplier) as supplier,
-    ):
-        keys = list(policy.warm_keys())
-        missing = [key for key in keys if not supplier.stored(key)]
+    with torch.no_grad(), build_cache(config, backend, policy=policy) as cache:
+        supplier, keys, missing = cache.supplier, list(policy.warm_keys()), []
         for key in keys:
-            if key not in missing:
+            if supplier.stored(key):
                 yield Filled(str(key), "stored"), len(keys)
+            else:
+                missing.append(key)
         if not job.dry:
             supplier.prepare(missing)
             for key in missing:
@@ -73,7 +73,7 @@ def fill(job: Filling) -> Iterator[tuple[Filled, int]]:
             yield (Filled(str(key), "missing") if job.dry else _compile(supplier, key)), len(keys)
 
 
-def _compile(supplier: Any, key: Any) -> Filled:
+def _compile(supplier: Supplier, key: GraphKey) -> Filled:
     began = time.perf_counter()
     try:
         supplied = supplier.fetch(key)
@@ -99,7 +99,7 @@ def _config(job: Filling) -> Config:
     )
 
 
-def _program(job: Filling, form: MaskForm) -> VllmProgram:
+def _program(job: Filling, form: MaskForm, scratch: Path) -> VllmProgram:
     """Build the model on one worker, with weights that nobody reads, and a KV cache that nobody fills."""
     parser = EngineArgs.add_cli_args(FlexibleArgumentParser())
     arguments = parser.parse_args(["--model", job.model, *job.arguments])
@@ -110,7 +110,8 @@ def _program(job: Filling, form: MaskForm) -> VllmProgram:
     if (ranks := vllm_config.parallel_config.tensor_parallel_size) > 1:
         raise ConfigError.of("tensor_parallel_size", ranks, "1: only their server fills a store for ranks")
     with set_current_vllm_config(vllm_config):
-        worker = GraphCacheWorker(vllm_config, 0, 0, f"file://{tempfile.mktemp()}", is_driver_worker=True)
+        meeting_place = f"file://{scratch / 'ranks'}"
+        worker = GraphCacheWorker(vllm_config, 0, 0, meeting_place, is_driver_worker=True)
         worker.init_device()
         worker.model_runner.load_model_only()
         if vllm_config.model_config.runner_type == "generate":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -16,7 +17,9 @@ KEYS = {"prefill/custom/1x128", "prefill/causal/1x128"}
 
 
 def warm(model, policy, store, *arguments, options=(), exits=0):
-    """Run ``graphcache warm`` as a user does; return the outcome of each graph."""
+    """Run ``graphcache warm`` as a user does; return what became of each graph; no file is left of it."""
+    scratch = store.parent / "scratch"
+    scratch.mkdir(exist_ok=True)
     command = [
         sys.executable,
         "-m",
@@ -31,12 +34,14 @@ def warm(model, policy, store, *arguments, options=(), exits=0):
     ]
     done = subprocess.run(
         [*map(str, command), *options, "--", "--dtype", "float32", *arguments],
+        env={**os.environ, "TMPDIR": str(scratch)},
         capture_output=True,
         text=True,
         timeout=600,
         check=False,
     )
     assert done.returncode == exits, done.stderr[-3000:]
+    assert [path for path in scratch.rglob("*") if path.is_file()] == []
     return {graph["key"]: graph["outcome"] for graph in json.loads(done.stdout)["graphs"]}
 
 
