@@ -11,7 +11,7 @@ from typing import Any
 
 from graphcache.backends.protocol import Backend, EvictUnit, Graph
 from graphcache.batch import Batch, Launch, Plan, Sequence
-from graphcache.coarse import within
+from graphcache.coarse import fewest, within
 from graphcache.compile.protocol import Failed, Supplied, Supplier, Urgency
 from graphcache.compile.single_flight import SingleFlight
 from graphcache.costs import Costs, PaddedWork
@@ -212,13 +212,24 @@ class GraphCache:
         self._memo[batch.sequences] = step
 
     def _bind(self, plan: Plan) -> tuple[BoundLaunch, ...]:
+        """Bind the launches to the graphs they ask for, or to fewer where all of those find no room."""
+        asked = within(plan, self.view.budget, self._roster.sizes)
+        try:
+            return self._bind_to(asked, plan)
+        except BudgetError:
+            coarse = fewest(plan)
+            if coarse == asked:
+                raise
+        return self._bind_to(coarse, plan)
+
+    def _bind_to(self, asked: Plan, plan: Plan) -> tuple[BoundLaunch, ...]:
         """Bind the launches, the largest first: what no longer fits can be served by what is there."""
         pinned: set[GraphKey] = set()
         bound: dict[int, BoundLaunch] = {}
         launches = plan.launches
-        asked = within(plan, self.view.budget.graphs).launches
-        for index in sorted(range(len(launches)), key=lambda i: launches[i].key.tokens, reverse=True):
-            bound[index] = self._bind_launch(launches[index], asked[index].key, pinned)
+        sizes = [(asked.launches[i].key.tokens, launches[i].key.tokens) for i in range(len(launches))]
+        for index in sorted(range(len(launches)), key=sizes.__getitem__, reverse=True):
+            bound[index] = self._bind_launch(launches[index], asked.launches[index].key, pinned)
             pinned.add(bound[index].key)
         return tuple(bound[index] for index in range(len(launches)))
 
@@ -276,7 +287,7 @@ class GraphCache:
         key = action.key
         if isinstance(action, Evict):
             self._roster.evict(key, action.reason)
-        elif key in self.resident or key in self._roster.blocked:
+        elif key in self.resident or key in self._roster.blocked or self._roster.refusal(key):
             return
         elif self.supplier.background:
             self._misses.request(key)

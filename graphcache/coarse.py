@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from graphcache.batch import Plan
 from graphcache.key import GraphKey, MaskMode
+from graphcache.policy.protocol import Budget
 
 
 class Family(NamedTuple):
@@ -47,14 +48,22 @@ def joined(keys: Iterable[GraphKey]) -> dict[Family, GraphKey]:
     return joins
 
 
-def within(plan: Plan, graphs: int | None) -> Plan:
-    """Return the plan itself if it asks for no more than ``graphs``, else one graph a family.
+def within(plan: Plan, budget: Budget, sizes: Mapping[GraphKey, int]) -> Plan:
+    """Return the plan itself if the budget has room for all that it asks for, else one graph a family.
 
     All graphs of a step are held at once, so that a plan for more than the budget has room for could never
-    run; this one costs padding.
+    run.  ``sizes`` are the bytes of the graphs that are known.
     """
     keys = {launch.key for launch in plan.launches}
-    if graphs is None or len(keys) <= graphs:
-        return plan
-    joins = joined(keys)
+    graphs, nbytes = budget
+    if graphs is not None and len(keys) > graphs:
+        return fewest(plan)
+    if nbytes is not None and sum(sizes.get(key, 0) for key in keys) > nbytes:
+        return fewest(plan)
+    return plan
+
+
+def fewest(plan: Plan) -> Plan:
+    """Return the plan with one graph a family for all of its launches: this costs padding."""
+    joins = joined(launch.key for launch in plan.launches)
     return Plan(tuple(replace(launch, key=joins[Family.of(launch.key)]) for launch in plan.launches))

@@ -7,7 +7,8 @@
     │   ├── LadderError    a length above the ladder's top, or a ladder that does not increase
     │   ├── PolicyError    a policy that can't serve the batch it was given
     │   └── UnknownNameError  a policy, eviction, ladder or backend that no table holds
-    ├── BudgetError        a graph that can't fit, whatever is evicted
+    ├── BudgetError        a graph that can't fit beside what is in use
+    │   └── TooLargeError  one that can't fit, whatever is evicted
     ├── CompileError       the compiler failed: carries the key and the compiler's own message
     ├── WorkerError        a compile worker died, hung, grew too large, or says what its compiler said
     ├── LoadError          an artifact that can't be bound to this process
@@ -55,6 +56,10 @@ class UnknownNameError(ConfigError):
 
 
 class BudgetError(GraphCacheError):
+    """A graph that can't fit into the budget beside what is in use."""
+
+
+class TooLargeError(BudgetError):
     """A graph that can't fit into the budget, whatever is evicted."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 from graphcache.compile.protocol import Supplier, Urgency
-from graphcache.errors import BudgetError, CompileError, FrozenError, LoadError
+from graphcache.errors import BudgetError, CompileError, FrozenError, LoadError, TooLargeError
 from graphcache.key import GraphKey
 from graphcache.roster import Roster
 from graphcache.stats import Stats
@@ -62,7 +62,7 @@ class Misses:
         stand_in = self._roster.stand_in(key)
         if stand_in is not None and self._prefer(stand_in, key, pinned):
             return stand_in, Outcome.FALLBACK
-        self._check_may_fetch(key)
+        self._check_may_fetch(key, pinned)
         try:
             return key, self.demand(key, pinned)
         except (CompileError, LoadError, BudgetError) as error:
@@ -90,9 +90,16 @@ class Misses:
             self._roster.await_(key)
 
     def survive(self, key: GraphKey, error: Exception) -> None:
-        """Count a fault; what does not fit is not tried again."""
-        if isinstance(error, BudgetError):
+        """Count a fault; what never fits is not tried again.
+
+        What only found no room beside the graphs in use is no fault: now that its size is known, it is not
+        fetched again while they are.
+        """
+        if isinstance(error, TooLargeError):
             self._roster.block(key, str(error))
+        elif isinstance(error, BudgetError):
+            self._stats.event("no-room", key, str(error))
+            return
         self._stats.fault(type(error).__name__, error)
 
     def check_may_compile(self, key: GraphKey) -> None:
@@ -106,7 +113,7 @@ class Misses:
 
     def _prefer(self, stand_in: GraphKey, key: GraphKey, pinned: set[GraphKey]) -> bool:
         """Say whether a stand-in serves rather than waiting for ``key``."""
-        if key in self._roster.blocked or not self._roster.can_admit(pinned):
+        if key in self._roster.blocked or self._roster.refusal(key, pinned):
             return True
         if self.on_miss is not OnMiss.FALLBACK:
             return False
@@ -119,10 +126,13 @@ class Misses:
         self.request(key)
         return True
 
-    def _check_may_fetch(self, key: GraphKey) -> None:
+    def _check_may_fetch(self, key: GraphKey, pinned: set[GraphKey]) -> None:
         if key in self._roster.blocked:
             reason = self._roster.blocked[key]
             raise BudgetError(f"{key} is not served ({reason}), and no resident graph dominates it")
+        refusal = self._roster.refusal(key, pinned)
+        if refusal is not None:
+            raise refusal
         if self.on_miss is OnMiss.RAISE and not self._supplier.stored(key):
             self.check_may_compile(key)
         if self.on_miss is OnMiss.LOG:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from graphcache.backends.protocol import EvictUnit, Graph
-from graphcache.errors import BudgetError, ConfigError
+from graphcache.errors import BudgetError, ConfigError, TooLargeError
 from graphcache.key import GraphKey
 from graphcache.policy.protocol import Budget
 
@@ -58,11 +58,13 @@ class Residency:
         """Make a graph resident, after evicting what ``choose`` names until it fits; return the evicted.
 
         Raises:
-            BudgetError: it can't fit, whatever is evicted; then nothing has changed.
+            BudgetError: it can't fit while ``pinned`` stay; then nothing has changed.
         """
-        self._check_possible(key, graph, pinned)
+        refusal = self.refusal(key, graph.nbytes, pinned)
+        if refusal is not None:
+            raise refusal
         evicted: list[GraphKey] = []
-        while not self._fits(key, graph):
+        while not self._fits(key, graph.nbytes):
             evicted += self.remove(choose(self.candidates(pinned)))
         self.retained.pop(key, None)
         self.graphs = {**self.graphs, key: graph}
@@ -84,36 +86,39 @@ class Residency:
         self.graphs = {k: graph for k, graph in self.graphs.items() if k not in gone}
         return gone
 
-    def can_admit(self, pinned: Collection[GraphKey]) -> bool:
-        """Say whether one more graph can be made resident while these are pinned, as far as counts go."""
-        return not self.full() or bool(self.candidates(pinned))
-
-    def _fits(self, key: GraphKey, graph: Graph) -> bool:
-        if self.full() and key not in self.graphs:
-            return False
-        return self.budget.bytes is None or self._bytes_with(key, graph) <= self.budget.bytes
-
-    def _bytes_with(self, key: GraphKey, graph: Graph) -> int:
-        replaced = self.graphs[key].nbytes if key in self.graphs else self.retained.get(key, 0)
-        return self.nbytes + self.retained_bytes - replaced + graph.nbytes
-
-    def _check_possible(self, key: GraphKey, graph: Graph, pinned: Collection[GraphKey]) -> None:
-        candidates = self.candidates(pinned)
-        if self.full() and key not in self.graphs and not candidates:
-            raise BudgetError(
+    def refusal(self, key: GraphKey, nbytes: int, pinned: Collection[GraphKey]) -> BudgetError | None:
+        """Return why a graph of so many bytes can't be made resident while these are pinned, if it can't."""
+        if self.full() and key not in self.graphs and not self.candidates(pinned):
+            return BudgetError(
                 f"{key}: all {len(self.graphs)} graphs of the budget are pinned; raise budget.graphs"
             )
         if self.budget.bytes is None:
-            return
-        if graph.nbytes > self.budget.bytes:
-            raise BudgetError(
-                f"{key} holds {graph.nbytes} bytes, more than the whole budget.bytes of {self.budget.bytes}"
+            return None
+        if nbytes > self.budget.bytes:
+            return TooLargeError(
+                f"{key} holds {nbytes} bytes, more than the whole budget.bytes of {self.budget.bytes}"
             )
-        freeable = 0
-        if self.evict_unit is not EvictUnit.NEVER:
-            freeable = sum(self.graphs[k].nbytes for k in candidates if k != key)
-        if self._bytes_with(key, graph) - freeable > self.budget.bytes:
-            raise BudgetError(
-                f"{key} needs {graph.nbytes} bytes; of budget.bytes {self.budget.bytes}, {self.nbytes} are"
-                f" resident, {self.retained_bytes} retained by the device, and {freeable} can be freed"
-            )
+        held = self._bytes_with(key, nbytes)
+        freeable = self._freeable(key, pinned)
+        if held - freeable <= self.budget.bytes:
+            return None
+        alone = held - self._freeable(key, ()) <= self.budget.bytes
+        return (BudgetError if alone else TooLargeError)(
+            f"{key} needs {nbytes} bytes; of budget.bytes {self.budget.bytes}, {self.nbytes} are"
+            f" resident, {self.retained_bytes} retained by the device, and {freeable} can be freed"
+        )
+
+    def _fits(self, key: GraphKey, nbytes: int) -> bool:
+        if self.full() and key not in self.graphs:
+            return False
+        return self.budget.bytes is None or self._bytes_with(key, nbytes) <= self.budget.bytes
+
+    def _bytes_with(self, key: GraphKey, nbytes: int) -> int:
+        replaced = self.graphs[key].nbytes if key in self.graphs else self.retained.get(key, 0)
+        return self.nbytes + self.retained_bytes - replaced + nbytes
+
+    def _freeable(self, key: GraphKey, pinned: Collection[GraphKey]) -> int:
+        """Return the bytes that evicting all but ``key`` and what is pinned would free."""
+        if self.evict_unit is EvictUnit.NEVER:
+            return 0
+        return sum(self.graphs[k].nbytes for k in self.candidates(pinned) if k != key)

@@ -22,8 +22,8 @@ from graphcache.step import Learner
 class Roster:
     """Keeps residency, policy state, pins, blocklist and view in step with one another, under one lock.
 
-    ``version`` grows with every change of the view; ``lock`` is held for microseconds, never while
-    something compiles or loads.
+    ``version`` grows with every change of the view; ``sizes`` are the bytes of every graph that ever came;
+    ``lock`` is held for microseconds, never while something compiles or loads.
     """
 
     def __init__(
@@ -40,6 +40,7 @@ class Roster:
         self.costs = costs
         self.pins: Counter[GraphKey] = Counter()
         self.blocked: dict[GraphKey, str] = {}
+        self.sizes: dict[GraphKey, int] = {}
         self.version = 0
         self._policy = policy
         self._stats = stats
@@ -80,6 +81,7 @@ class Roster:
         key = supplied.key
         with self.lock:
             self._count(supplied)
+            self.sizes[key] = supplied.graph.nbytes
             try:
                 evicted = self._residency.insert(
                     key,
@@ -147,9 +149,9 @@ class Roster:
         graphs = self._residency.budget.graphs
         return None if graphs is None else max(0, graphs - len(self.graphs) - len(self._pending))
 
-    def can_admit(self, pinned: Iterable[GraphKey]) -> bool:
-        """Say whether one more graph can come in while these stay."""
-        return self._residency.can_admit({*pinned, *self.pins})
+    def refusal(self, key: GraphKey, pinned: Iterable[GraphKey] = ()) -> BudgetError | None:
+        """Return why a graph can't come in while these stay, as far as its size is known; None if it can."""
+        return self._residency.refusal(key, self.sizes.get(key, 0), {*pinned, *self.pins})
 
     def stand_in(self, key: GraphKey, without: GraphKey | None = None) -> GraphKey | None:
         """Return the cheapest resident graph that dominates ``key``."""

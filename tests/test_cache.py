@@ -117,6 +117,15 @@ def test_a_step_that_needs_more_graphs_than_the_budget_runs_on_the_largest():
     ]
 
 
+def test_what_finds_no_room_beside_a_step_s_graphs_is_not_fetched_again_for_it_and_serves_elsewhere():
+    cache = make(StaticCausal, budget=Budget(bytes=1100))
+    for _ in range(3):
+        assert [launch[0] for launch in run(cache, 600, 200)] == ["prefill/causal/1x1024"] * 2
+    assert cache.supplier.backend.compiles[GraphKey(1, 256)] == 1
+    assert [launch[0] for launch in run(cache, 200)] == ["prefill/causal/1x256"]
+    assert cache.snapshot()["blocked"] == cache.snapshot()["errors"] == {}
+
+
 def test_a_graph_larger_than_the_budget_says_so():
     cache = make(StaticMask, budget=Budget(bytes=500))
     run(cache, 100)

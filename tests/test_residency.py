@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from graphcache.backends.protocol import EvictUnit, Graph
-from graphcache.errors import BudgetError, ConfigError
+from graphcache.errors import BudgetError, ConfigError, TooLargeError
 from graphcache.key import GraphKey
 from graphcache.policy.protocol import Budget
 from graphcache.residency import Residency
@@ -64,10 +64,11 @@ def test_nothing_is_evicted_for_what_can_never_fit(closing):
     residency = Residency(Budget(bytes=10))
     residency.insert(A, closing.graph(A, 4), choose=oldest)
     residency.insert(B, closing.graph(B, 4), choose=oldest)
-    with pytest.raises(BudgetError, match=r"holds 11 bytes, more than the whole budget\.bytes of 10"):
+    with pytest.raises(TooLargeError, match=r"holds 11 bytes, more than the whole budget\.bytes of 10"):
         residency.insert(C, closing.graph(C, 11), choose=oldest)
-    with pytest.raises(BudgetError, match="4 can be freed"):
+    with pytest.raises(BudgetError, match="4 can be freed") as raised:
         residency.insert(C, closing.graph(C, 7), pinned={A}, choose=oldest)
+    assert not isinstance(raised.value, TooLargeError)
     assert closing.closed == []
 
 
@@ -76,7 +77,8 @@ def test_a_pinned_graph_stays(closing):
     residency.insert(A, closing.graph(A), choose=oldest)
     residency.insert(B, closing.graph(B), choose=oldest)
     assert residency.insert(C, closing.graph(C), pinned={A}, choose=oldest) == [B]
-    assert not residency.can_admit({A, C})
+    assert residency.refusal(B, 0, {A}) is None
+    assert "pinned" in str(residency.refusal(B, 0, {A, C}))
     with pytest.raises(BudgetError, match="all 2 graphs of the budget are pinned"):
         residency.insert(B, closing.graph(B), pinned={A, C}, choose=oldest)
 
@@ -96,7 +98,7 @@ def test_what_the_device_keeps_counts_against_the_bytes(closing):
     residency.insert(A, closing.graph(A, 4), choose=oldest)
     residency.insert(B, closing.graph(B, 4), choose=oldest)
     assert (residency.nbytes, residency.retained_bytes) == (4, 4)
-    with pytest.raises(BudgetError, match="4 retained by the device, and 0 can be freed"):
+    with pytest.raises(TooLargeError, match="4 retained by the device, and 0 can be freed"):
         residency.insert(C, closing.graph(C, 4), choose=oldest)
     residency.insert(A, closing.graph(A, 4), choose=oldest)
     assert (residency.nbytes, residency.retained, list(residency.graphs)) == (4, {B: 4}, [A])
