@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from comparison import Answers, compare, equal, graphs_run, modes_of
 
 from graphcache.vllm.models import write_model
 
@@ -41,39 +39,13 @@ def embeddings(run_batches, tmp_path_factory):
     """Per model and dtype: embeddings and statistics of each run, of one stock engine and one of ours."""
 
     @cache
-    def of(case: tuple[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def of(case: tuple[str, str]) -> Answers:
         family, dtype = case
         folder = tmp_path_factory.mktemp("-".join(case))
-        model = str(write_model(folder / "model", family=family))
-        runs = [(policy, _configuration(folder, policy), None) for policy in POLICIES]
-        runs += [
-            (name, _configuration(folder, policy), tampering)
-            for name, (policy, tampering) in CONTROLS.items()
-        ]
-        stock, _ = run_batches({"model": model, "dtype": dtype, "runs": []})
-        ours, stats = run_batches(
-            {"model": model, "dtype": dtype, "runs": runs},
-            GRAPHCACHE_PLATFORM="cpu",
-            GRAPHCACHE_POLICY=runs[0][1],
-        )
-        return {"stock": stock["engine"], **ours}, stats
+        job = {"model": str(write_model(folder / "model", family=family)), "dtype": dtype}
+        return compare(run_batches, folder, job, POLICIES, CONTROLS)
 
     return of
-
-
-def _configuration(folder: Path, policy: str) -> str:
-    path = folder / f"{policy}.yaml"
-    path.write_text(
-        f"{{{POLICIES[policy]}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
-    )
-    return str(path)
-
-
-def equal(dtype: str, ours: np.ndarray, stock: np.ndarray) -> bool:
-    """Say whether embeddings, which are unit vectors, are equal as far as their dtype goes."""
-    if dtype == "float32":
-        return bool(np.abs(ours - stock).max() <= 1e-4)
-    return bool((ours * stock).sum(axis=1).min() >= 0.999)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -90,11 +62,8 @@ def test_a_wrong_graph_fails_the_comparison(embeddings, case, control):
 
 def test_each_policy_ran_the_graphs_it_stands_for(embeddings, case):
     _, stats = embeddings(case)
-    ran = {
-        policy: {key for key, counters in stats[policy]["keys"].items() if counters["runs"]}
-        for policy in POLICIES
-    }
-    modes = {policy: {key.split("/")[1] for key in keys} for policy, keys in ran.items()}
+    ran = graphs_run(stats, POLICIES)
+    modes = modes_of(ran)
     assert modes["static-mask"] == modes["dense-mask"] == {"custom"}
     assert modes["static-causal"] == {"causal"}
     assert modes["dynamic-dual"] == {"custom", "causal"}

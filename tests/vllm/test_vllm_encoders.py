@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
+from comparison import Answers, compare, equal, graphs_run, modes_of
 
 from graphcache.vllm.models import write_model
 
@@ -49,7 +48,7 @@ def answers(run_batches, tmp_path_factory):
     """Per model and dtype: answers and statistics of each run, of one stock engine and one of ours."""
 
     @cache
-    def of(case: tuple[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def of(case: tuple[str, str]) -> Answers:
         family, dtype = case
         folder = tmp_path_factory.mktemp("-".join(case))
         model = write_model(folder / "model", family=family, heads=2, max_tokens=512)
@@ -62,16 +61,7 @@ def answers(run_batches, tmp_path_factory):
         }
         if family == "bert":  # the others pool by their default, the first token
             job["engine"] = {"pooler_config": {"seq_pooling_type": "MEAN"}}
-        runs = [(policy, _configuration(folder, policy), None) for policy in POLICIES]
-        runs += [
-            (name, _configuration(folder, policy), tampering)
-            for name, (policy, tampering) in (CONTROLS | TYPED_CONTROLS).items()
-        ]
-        stock, _ = run_batches({**job, "runs": []})
-        ours, stats = run_batches(
-            {**job, "runs": runs}, GRAPHCACHE_PLATFORM="cpu", GRAPHCACHE_POLICY=runs[0][1]
-        )
-        return {"stock": stock["engine"], **ours}, stats
+        return compare(run_batches, folder, job, POLICIES, CONTROLS | TYPED_CONTROLS)
 
     return of
 
@@ -79,21 +69,6 @@ def answers(run_batches, tmp_path_factory):
 def _drop_causal_term(config: Path) -> None:
     """Make an embedder of a decoder, as those are published that were trained without a causal term."""
     config.write_text(json.dumps({**json.loads(config.read_text()), "is_causal": False}))
-
-
-def _configuration(folder: Path, policy: str) -> str:
-    path = folder / f"{policy.replace(' ', '-')}.yaml"
-    path.write_text(
-        f"{{{POLICIES[policy]}, ladder: {{kind: pow2, min: 16}}, backend: eager, store: null, strict: true}}"
-    )
-    return str(path)
-
-
-def equal(dtype: str, ours: np.ndarray, stock: np.ndarray) -> bool:
-    """Say whether answers, which are unit vectors, are equal as far as their dtype goes."""
-    if dtype == "float32":
-        return bool(np.abs(ours - stock).max() <= 1e-4)
-    return bool((ours * stock).sum(axis=1).min() >= 0.999)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -117,11 +92,8 @@ def test_types_are_told_where_a_model_takes_them(answers, case, control):
 
 def test_each_policy_ran_the_graphs_it_stands_for(answers, case):
     _, stats = answers(case)
-    ran = {
-        policy: {key for key, counters in stats[policy]["keys"].items() if counters["runs"]}
-        for policy in POLICIES
-    }
-    modes = {policy: {key.split("/")[1] for key in keys} for policy, keys in ran.items()}
+    ran = graphs_run(stats, POLICIES)
+    modes = modes_of(ran)
     assert modes["static-mask"] == modes["dense"] == {"custom"}
     assert modes["static-causal"] == {"padded", "bidirectional"}
     assert modes["dynamic-dual"] == {"custom", "padded", "bidirectional"}
