@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO, Literal, cast
 
 from graphcache.backends.protocol import Job
 from graphcache.compile.wire import Message, read, write
@@ -44,11 +44,14 @@ SCRUBBED = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one worker may take: seconds a job, bytes of memory (its children's too), niceness added."""
+    """What one worker may take: seconds a job, bytes of memory (its children's too), niceness added.
+
+    ``idle`` in place of a niceness lets it run only where a processor has nothing else to do.
+    """
 
     seconds: float | None = 900.0
     bytes: int | None = None
-    nice: int = 10
+    nice: int | Literal["idle"] = "idle"
 
 
 class WorkerProcess:
@@ -130,7 +133,9 @@ class WorkerProcess:
                 stderr=log,
                 env={**scrubbed(self._environment or os.environ), "TMPDIR": str(self._scratch)},
                 cwd=self._scratch,
-                start_new_session=True,
+                # A group of its own, to be ended whole, but in the server's session: where the kernel groups
+                # tasks by session (autogroup), niceness counts within one session only.
+                process_group=0,
             )
 
     def _answer(

@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, BinaryIO
 
@@ -27,13 +28,17 @@ PARENT_CHECK_MILLISECONDS = 1000
 LAST_RESORT_SECONDS = 10.0
 """How long after a job's limit the process ends by itself, should nobody have ended it."""
 
+IDLE = "idle"
+LOWEST = 19
+"""The greatest niceness there is."""
+
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do jobs until the input ends."""
     options = _options(arguments)
     results = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What a compiler prints must not get among the results.
-    os.nice(options.nice)
+    _give_way(options.nice)
     _use_all_processors()
     threading.Thread(target=_end_with, args=(os.getppid(), options.scratch), daemon=True).start()
     write(results, Message({"ready": os.getpid()}))
@@ -89,6 +94,21 @@ def _end_with(parent: int, scratch: str | None) -> None:
     os._exit(1)
 
 
+def _give_way(nice: str) -> None:
+    """Run at this niceness, or only where a processor has nothing else to do.
+
+    A processor with a task of the class ``SCHED_IDLE`` is free to the scheduler, whatever niceness others have:
+    a thread of the server that wakes up goes there at once, not behind another of its own.
+    """
+    if nice != IDLE:
+        os.nice(int(nice))
+        return
+    os.nice(LOWEST)
+    if hasattr(os, "SCHED_IDLE"):
+        with suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
 def _use_all_processors() -> None:
     """Undo what the server bound its threads to: this process has no part in that."""
     if hasattr(os, "sched_setaffinity"):
@@ -100,7 +120,7 @@ def _use_all_processors() -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="graphcache.compile.worker", description=__doc__)
-    parser.add_argument("--nice", type=int, default=0, help="added to the niceness of the server")
+    parser.add_argument("--nice", default="0", help=f"added to the niceness of the server, or {IDLE}")
     parser.add_argument("--scratch", help="a directory that is removed when the server is gone")
     return parser.parse_args(arguments)
 

@@ -137,4 +137,7 @@ class CompileSection(Section):
     )
     max_seconds: float | None = Field(default=900.0, gt=0, description="What one compile may take.")
     max_bytes: Bytes | None = Field(default=None, description="Memory that one worker may take.")
-    nice: int = Field(default=10, ge=0, le=19, description="Niceness added to a worker's.")
+    nice: Annotated[int, Field(ge=0, le=19)] | Literal["idle"] = Field(
+        default="idle",
+        description="Niceness added to a worker's; `idle`: it runs where a processor has nothing else to do.",
+    )

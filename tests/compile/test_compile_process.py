@@ -143,8 +143,21 @@ def test_a_worker_inherits_neither_threads_nor_preloads_nor_options(
     assert told["environment"]["TMPDIR"] == str(scratch)
     assert told["nice"] == os.nice(0) + 3
     assert told["processors"] == len(before)
-    assert told["session"]
+    assert told["group"]
+    assert told["session"] == os.getsid(0)
+    assert not told["idle"]
     assert not {"torch", "vllm", "pickle"} & set(told["modules"])
+
+
+def test_an_idle_worker_and_its_children_give_way_to_all_others(scratch: Path) -> None:
+    worker = WorkerProcess(scratch, Limits())
+    try:
+        told = json.loads(worker.run(Job("worker_tasks:tell", b"")))
+    finally:
+        worker.end()
+    assert told["idle"]
+    assert told["child idle"]
+    assert told["nice"] == 19
 
 
 def test_preloads_are_scrubbed() -> None:
