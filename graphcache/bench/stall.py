@@ -32,7 +32,8 @@ LOAD = 0.5
 class Row(NamedTuple):
     """One way to compile: seconds from when a step was due until it was done.
 
-    They are at the median, at the 99th percentile and the longest.  ``stalls`` are steps that waited for a graph, ``upgrades`` graphs that came beside the steps.
+    They are at the median, at the 99th percentile and the longest.  ``stalls`` are steps that waited for a
+    graph, ``upgrades`` graphs that came beside the steps.
     """
 
     compile: str

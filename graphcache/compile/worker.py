@@ -97,8 +97,8 @@ def _end_with(parent: int, scratch: str | None) -> None:
 def _give_way(nice: str) -> None:
     """Run at this niceness, or only where a processor has nothing else to do.
 
-    A processor with a task of the class ``SCHED_IDLE`` is free to the scheduler, whatever niceness others have:
-    a thread of the server that wakes up goes there at once, not behind another of its own.
+    To the scheduler, a processor with a task of the class ``SCHED_IDLE`` is free, as it is not with a nice
+    one: a thread of the server that wakes up goes there at once, not behind another of its own.
     """
     if nice != IDLE:
         os.nice(int(nice))

@@ -126,6 +126,15 @@ class StoreSection(Section):
     seal: SealSection | None = Field(default=None, description="Load nothing that does not bear a seal.")
 
 
+_Nice: TypeAlias = Annotated[int, Field(ge=0, le=19)] | Literal["idle"]
+
+
+def _as_nice(value: Any) -> Any:
+    if value == "idle" or (type(value) is int and 0 <= value <= 19):
+        return value
+    raise ConfigError.of("nice", value, "0 to 19, or idle")
+
+
 class CompileSection(Section):
     """Compiling beside the steps, in processes of their own."""
 
@@ -137,7 +146,7 @@ class CompileSection(Section):
     )
     max_seconds: float | None = Field(default=900.0, gt=0, description="What one compile may take.")
     max_bytes: Bytes | None = Field(default=None, description="Memory that one worker may take.")
-    nice: Annotated[int, Field(ge=0, le=19)] | Literal["idle"] = Field(
+    nice: Annotated[int | Literal["idle"], BeforeValidator(_as_nice, json_schema_input_type=_Nice)] = Field(
         default="idle",
         description="Niceness added to a worker's; `idle`: it runs where a processor has nothing else to do.",
     )

@@ -302,6 +302,16 @@ def test_a_shipped_policy_says_what_it_is_for(name):
             "x.yaml:2: mask: 'flex' is not allowed; allowed: 'ids' or 'dense'",
         ),
         (
+            "P\ncompile: {nice: 20}",
+            ConfigError,
+            "x.yaml:2: compile.nice: 20 is not allowed; allowed: 0 to 19, or idle",
+        ),
+        (
+            "P\ncompile: {nice: lazy}",
+            ConfigError,
+            "x.yaml:2: compile.nice: 'lazy' is not allowed; allowed: 0 to 19, or idle",
+        ),
+        (
             "P\nmax_slowdown: 0.5",
             ConfigError,
             "x.yaml:2: max_slowdown: 0.5 is not allowed; allowed: at least 1",
