@@ -269,7 +269,7 @@ def percentiles(histogram: Histogram, sizes: int) -> Ladder:
 
 
 def _rounded(sizes: Sequence[float], multiple: int) -> Ladder:
-    return Ladder(sorted({int(-(-round(size, 6) // multiple) * multiple) for size in sizes}))
+    return Ladder(sorted({max(1, int(-(-round(size, 6) // multiple))) * multiple for size in sizes}))
 
 
 def compare(train: Histogram, test: Histogram, sizes: int, multiple: int) -> list[tuple[str, Ladder, float]]:
@@ -312,11 +312,10 @@ def learned_rows(
     kinds: Modes = "both" if modes == "pair" else modes  # type: ignore[assignment]
     end = half or len(tokens)
     top = -(-(top or max(tokens)) // multiple) * multiple
+    sizes = min(graphs // each, top // multiple)
     train = Histogram.of(tokens[:end], lone[:end], costs, multiple=multiple, top=top, modes=kinds)
     test = Histogram.of(tokens[half:], lone[half:], costs, multiple=multiple, top=top, modes=kinds)
-    rows = [
-        (name, list(ladder), cost) for name, ladder, cost in compare(train, test, graphs // each, multiple)
-    ]
+    rows = [(name, list(ladder), cost) for name, ladder, cost in compare(train, test, sizes, multiple)]
     if modes == "pair":
         pair = learn_pair(train, graphs)
         cost = test.seconds_on(pair.masked, pair.bare)

@@ -19,6 +19,7 @@ from graphcache.learned_ladder import (
     halving,
     learn_ladder,
     learn_pair,
+    learned_rows,
     percentiles,
 )
 
@@ -127,6 +128,27 @@ def test_the_other_ladders():
     assert geometric(128, 1024, 4, 128) == Ladder([128, 256, 512, 1024])
     assert geometric(128, 1024, 1, 128) == Ladder([1024])
     assert percentiles(histogram([(100, True)] * 3 + [(900, True)]), 2) == Ladder([128, 1024])
+
+
+@given(st.integers(1, 64), st.integers(1, 400), st.sampled_from([32, 128]))
+def test_every_ladder_has_multiples_up_to_its_top(blocks, sizes, multiple):
+    top = blocks * multiple
+    for ladder in (
+        halving(top, sizes, multiple),
+        equal_steps(top, sizes, multiple),
+        geometric(multiple, top, sizes, multiple),
+    ):
+        assert all(size % multiple == 0 < size for size in ladder)
+        assert ladder.top == top
+
+
+def test_more_graphs_than_the_ladder_has_multiples_learn_all_of_them():
+    rows = {
+        name: sizes
+        for name, sizes, _ in learned_rows([100, 300], [True, False], PaddedWork(), 9, modes="both", top=384)
+    }
+    assert rows["linear"] == [128, 256, 384]
+    assert rows["learned"] == [128, 384]
 
 
 @pytest.mark.parametrize(

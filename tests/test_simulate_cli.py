@@ -113,3 +113,13 @@ def test_a_file_that_can_not_be_written_is_told(run, tmp_path):
 def test_a_budget_of_bytes_needs_a_profile_that_knows_them(run):
     with pytest.raises(ConfigError, match=r"2\.0GiB.*how many bytes"):
         run(*SMALL, "--policy", "static-mask", "--budget", "2GiB")
+
+
+@pytest.mark.parametrize("seed", ["-1", "x"])
+def test_a_seed_is_zero_or_more(seed):
+    app = Typer()
+    commands(app)
+    for command in ("simulate", "advise", "ladder"):
+        result = CliRunner().invoke(app, [command, *SMALL, "--seed", seed])
+        assert result.exit_code == 2, result.output
+        assert "--seed" in result.output

@@ -109,6 +109,13 @@ def test_recorded_steps_keep_their_times_and_batches(tmp_path, costs):
         load_steps(recorded, Ladder((128, 1024)), costs, load=0.3)
 
 
+@pytest.mark.parametrize(("name", "text"), [("t.csv", VTC), ("t.jsonl", STEPS)])
+def test_a_trace_with_nothing_within_the_ladder_is_refused(tmp_path, costs, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"at most 4 tokens, the ladder's top; allowed: a ladder with a"):
+        load_steps(load_requests(str(tmp_path / name)), Ladder((4,)), costs)
+
+
 def test_cached_tokens_of_recorded_steps_are_told_to_be_left_aside(tmp_path, costs):
     (tmp_path / "t.jsonl").write_text(STEPS.replace('"cached":[0,0]', '"cached":[0,16]'))
     steps = load_steps(load_requests(str(tmp_path / "t.jsonl")), Ladder((128, 1024)), costs)

@@ -66,7 +66,7 @@ History: TypeAlias = Annotated[
     ),
 ]
 Limit: TypeAlias = Annotated[int | None, typer.Option(metavar="N", help="Only the first requests.")]
-Seed: TypeAlias = Annotated[int, typer.Option(help="For made-up traces, and files without times.")]
+Seed: TypeAlias = Annotated[int, typer.Option(min=0, help="For made-up traces, and files without times.")]
 Emit: TypeAlias = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Write the problem and every schedule as JSON.")
 ]

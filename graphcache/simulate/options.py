@@ -118,7 +118,8 @@ def load_steps(
     Requests, or recorded steps, that are longer than the ladder are left out and counted.
 
     Raises:
-        ConfigError: a load that is no share between 0 and 1, or one for recorded steps.
+        ConfigError: a load that is no share between 0 and 1, or one for recorded steps; or all are longer
+            than the ladder.
     """
     if isinstance(requests, Steps):
         if load is not None:
@@ -126,7 +127,15 @@ def load_steps(
         steps = requests.shorter_than(ladder.top)
         cached = int((steps.cached > 0).sum())
         note = f"{cached} sequences had cached tokens before their new ones, which are not simulated"
-        return replace(steps, notes=(*steps.notes, note)) if cached else steps
-    limits = limits or Limits()
-    limits = replace(limits, max_num_batched_tokens=min(limits.max_num_batched_tokens, ladder.top))
-    return replay(requests, limits, load=load, task=task, step_seconds=best_step_seconds(ladder, costs))
+        steps = replace(steps, notes=(*steps.notes, note)) if cached else steps
+    else:
+        limits = limits or Limits()
+        limits = replace(limits, max_num_batched_tokens=min(limits.max_num_batched_tokens, ladder.top))
+        step_seconds = best_step_seconds(ladder, costs)
+        steps = replay(requests, limits, load=load, task=task, step_seconds=step_seconds)
+    if not len(steps):
+        raise ConfigError(
+            f"{steps.name}: nothing in it has at most {ladder.top} tokens, the ladder's top;"
+            " allowed: a ladder with a higher top, or a trace of shorter requests"
+        )
+    return steps
