@@ -17,6 +17,7 @@ from graphcache.cache import GraphCache
 from graphcache.vllm.program import VllmProgram
 from graphcache.vllm.setup import check_warm, open_cache, open_program
 from graphcache.vllm.tokens import StepTokens, collect, spans
+from graphcache.vllm.waves import waves
 
 logger = init_logger(__name__)
 
@@ -91,18 +92,23 @@ class GraphCacheModelRunner(CPUModelRunner):
         scheduled = StepTokens(input_ids, positions, about.slot_mapping, about.block_table_tensor, types)
         caches = self.program.caches()
         hidden = torch.empty((starts[-1], self.model_config.get_hidden_size()), dtype=self.model_config.dtype)
-        with self.graphs.step(self._batch(starts)) as step:
-            for launch in step:
-                cut = tuple(spans(launch.key, launch.sequences, launch.layout, starts))
-                inputs = self.program.padding(launch.key)
-                inputs.fill(scheduled, cut)
-                began = time.perf_counter()
-                output = launch.graph(*self.program.given(inputs), *caches)
-                step.ran(launch, time.perf_counter() - began)
-                collect(hidden, output, cut)
+        lengths = [end - start for start, end in pairwise(starts)]
+        cached = self.input_batch.num_computed_tokens_cpu[: len(lengths)].tolist()
+        for wave in self._waves(starts, cached, scheduled):
+            with self.graphs.step(Batch(tuple(Sequence(lengths[i], cached[i]) for i in wave))) as step:
+                for launch in step:
+                    carried = [wave[index] for index in launch.sequences]
+                    cut = tuple(spans(launch.key, carried, launch.layout, starts))
+                    inputs = self.program.padding(launch.key)
+                    inputs.fill(scheduled, cut)
+                    began = time.perf_counter()
+                    output = launch.graph(*self.program.given(inputs), *caches)
+                    step.ran(launch, time.perf_counter() - began)
+                    collect(hidden, output, cut)
         return hidden
 
-    def _batch(self, starts: list[int]) -> Batch:
-        cached = self.input_batch.num_computed_tokens_cpu[: len(starts) - 1].tolist()
-        lengths = [end - start for start, end in pairwise(starts)]
-        return Batch(tuple(map(Sequence, lengths, cached)))
+    def _waves(self, starts: list[int], cached: list[int], scheduled: StepTokens) -> list[list[int]]:
+        if self.program.paged is None:
+            return [list(range(len(cached)))]
+        slots, blocks = scheduled.slots.numpy(), scheduled.blocks.numpy()
+        return waves(starts, cached, slots, blocks, self.program.paged.block_size)

@@ -125,6 +125,13 @@ def see_too_much() -> list[Any]:
     return [patch.object(tokens, "visible_cached", lambda places, kv_len: honest(places + 9, kv_len))]
 
 
+def join_waves() -> list[Any]:
+    """Run a step's launches in the plan's order, whatever one reads that another writes."""
+    from graphcache.vllm import runner
+
+    return [patch.object(runner, "waves", lambda starts, cached, *cache: [list(range(len(cached)))])]
+
+
 TAMPERINGS = {
     "leak": leak,
     "drop-causal": drop_causal,
@@ -134,6 +141,7 @@ TAMPERINGS = {
     "shift-positions": shift_positions,
     "swap-blocks": swap_blocks,
     "see-too-much": see_too_much,
+    "join-waves": join_waves,
 }
 
 

@@ -20,11 +20,14 @@ from batches import new_cache
 
 
 def prompts() -> list[dict[str, Any]]:
-    """Sixteen prompts of mixed lengths, among them some that share a long beginning."""
+    """Sixteen prompts of mixed lengths.
+
+    Some share two blocks of 32 tokens, which the first step writes for one of them and reads for another.
+    """
     rng = np.random.default_rng(3)
-    shared = rng.integers(0, 256, 70).tolist()
-    prompts = [rng.integers(0, 256, n).tolist() for n in (1, 5, 32, 33, 64, 90, 128, 150, 199, 17)]
-    prompts += [shared + rng.integers(0, 256, n).tolist() for n in (1, 2, 30, 60, 90, 5)]
+    shared = rng.integers(0, 256, 64).tolist()
+    prompts = [shared + rng.integers(0, 256, n).tolist() for n in (30, 1, 2, 60, 90, 5)]
+    prompts += [rng.integers(0, 256, n).tolist() for n in (1, 5, 32, 33, 64, 90, 128, 150, 199, 17)]
     return [{"prompt_token_ids": prompt} for prompt in prompts]
 
 

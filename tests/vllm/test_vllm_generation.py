@@ -19,6 +19,7 @@ POLICIES = {
 CONTROLS = {
     "leaking mask": ("static-mask", "leak"),
     "positions off by one": ("dynamic-dual", "shift-positions"),
+    "a prefix before it is written": ("static-mask", "join-waves"),
     "another sequence's cache": ("dynamic-dual", "swap-blocks"),
     "looking at what is not written": ("static-causal", "see-too-much"),
 }
@@ -32,7 +33,7 @@ ENGINE = {
     "max_num_batched_tokens": 128,
     "max_num_seqs": 6,
     "block_size": 32,
-    "num_gpu_blocks_override": 30,  # too few for six sequences, so that some are preempted
+    "num_gpu_blocks_override": 24,  # too few for six sequences, so that some are preempted
     "kv_cache_memory_bytes": 64 * 2**20,
 }
 pytestmark = pytest.mark.timeout(1800)
