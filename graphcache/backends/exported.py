@@ -24,6 +24,7 @@ import torch
 import torch.utils._pytree as pytree
 from torch.export import ExportedProgram
 
+from graphcache.backends import flex
 from graphcache.backends.bind import OWN_PREFIX, Spec, find
 from graphcache.backends.payload import LIBRARY, OPERATORS, OWN, Payload
 from graphcache.backends.program import Program, Template
@@ -145,7 +146,8 @@ def _payload(program: ExportedProgram, target: Target, options: Mapping[str, Any
 
 
 def _fix(program: ExportedProgram, inputs: list[Any]) -> ExportedProgram:
-    """Export a template again, for inputs of these shapes alone."""
+    """Export a template again, for inputs of these shapes alone, and with its attention in full."""
+    module = _module(program)
     dims: dict[str, Any] = {}
     tensors, shapes = [], []
     for (dtype, sizes, strides), dynamic in inputs:
@@ -155,7 +157,9 @@ def _fix(program: ExportedProgram, inputs: list[Any]) -> ExportedProgram:
         for name, least in dynamic.values():
             dims.setdefault(name, torch.export.Dim(name, min=least))
         shapes.append({int(place): dims[name] for place, (name, _) in dynamic.items()} or None)
-    return torch.export.export(_module(program), tuple(tensors), dynamic_shapes=tuple(shapes), strict=False)
+    return torch.export.export(
+        module, tuple(tensors), dynamic_shapes=tuple(shapes), strict=flex.expand(module)
+    )
 
 
 def _tensors_alive() -> list[Any]:

@@ -141,7 +141,9 @@ class InductorBackend:
         """
         from graphcache.backends.exported import compile_exported
 
-        return Artifact(payload=compile_exported(self.export(key), self.target, self.options))
+        job = self.job(key)
+        inputs = job.arguments.get("inputs")
+        return Artifact(payload=compile_exported(job.data, self.target, self.options, inputs))
 
     def load(self, key: GraphKey, artifact: Artifact) -> Graph:
         """Map a graph's library and bind it to the live weights; one that was let go is bound anew.

@@ -29,7 +29,7 @@ from graphcache.ladder import Ladder
 from graphcache.policy.protocol import Budget, Ladders
 
 OnMissName: TypeAlias = Literal["compile", "fallback", "log", "raise"]
-MaskForm: TypeAlias = Literal["ids", "dense"]
+MaskForm: TypeAlias = Literal["ids", "dense", "flex"]
 
 LEAST_TOKENS = 128
 """Where a ladder of tokens begins unless it says otherwise."""
@@ -71,7 +71,8 @@ class Config(Section):
         default=Named(name="inductor"), description="What compiles and loads graphs."
     )
     mask: MaskForm = Field(
-        default="ids", description="What vLLM graphs take for a custom mask: segment ids, or all of it."
+        default="ids",
+        description="How vLLM graphs mask: by segment ids, by a whole mask, or by ids and FlexAttention.",
     )
     compile: CompileSection = Field(default=CompileSection(), description="Compiling beside the steps.")
     profile: str | None = Field(default=None, description="Cost profile: a shipped one's name, or a path.")

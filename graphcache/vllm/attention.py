@@ -19,6 +19,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
+from graphcache.backends.flex import flex_attention
 from graphcache.errors import ConfigError
 
 
@@ -41,11 +42,13 @@ class Rows(AttentionMetadata):
 
     ``mask`` is a tensor ``[rows, 1, seq_len, keys]``: bool, true where a query may look at a key, or
     additive in the model's dtype; or None where each row is one sequence: padded at its right end under a
-    causal term, or full without one.  ``pages`` is None where no KV cache is kept.
+    causal term, or full without one.  ``segments`` ``[rows, seq_len]`` stand for a mask that lets each token
+    look at its own segment.  ``pages`` is None where no KV cache is kept.
     """
 
     rows: int
     mask: torch.Tensor | None = None
+    segments: torch.Tensor | None = None
     pages: Pages | None = None
 
 
@@ -151,21 +154,25 @@ class RowAttention(AttentionImpl[Rows]):
     ) -> torch.Tensor:
         """Write attention over ``[tokens, heads, head_size]`` inputs into ``output``, and return it."""
         rows, mask, pages = attn_metadata.rows, attn_metadata.mask, attn_metadata.pages
+        queries = _by_row(query, rows)
         keys, values = _by_row(key, rows), _by_row(value, rows)
         if pages is not None:
             cache = pages.caches[layer.layer_name]
             cache.index_copy_(0, pages.written, torch.cat((key, value), dim=-1))
             if pages.read is not None:
                 keys, values = cache[pages.read].transpose(1, 2).split(self.head_size, dim=-1)
-        result = scaled_dot_product_attention(
-            _by_row(query, rows),
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=self.causal and mask is None,
-            scale=self.scale,
-            enable_gqa=self.num_heads != self.num_kv_heads,
-        )
+        if attn_metadata.segments is not None:
+            result = flex_attention(queries, keys, values, attn_metadata.segments, self.causal, self.scale)
+        else:
+            result = scaled_dot_product_attention(
+                queries,
+                keys,
+                values,
+                attn_mask=mask,
+                is_causal=self.causal and mask is None,
+                scale=self.scale,
+                enable_gqa=self.num_heads != self.num_kv_heads,
+            )
         return output.copy_(result.transpose(1, 2).reshape(output.shape))
 
 

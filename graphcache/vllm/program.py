@@ -29,6 +29,9 @@ UNUSED = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 COLLECTIVES = ("vllm.distributed.parallel_state",)
 """The module that registers the collectives of tensor parallel ranks, as operators that a graph calls."""
 
+FLEX = ("graphcache.backends.flex",)
+"""The module that registers the operator which stands for FlexAttention."""
+
 
 class WholeModel(nn.Module):
     """The model over padded rows of tokens: what one graph of a mode computes.
@@ -58,7 +61,8 @@ class WholeModel(nn.Module):
     def forward(self, input_ids: torch.Tensor, positions: torch.Tensor, *more: torch.Tensor) -> torch.Tensor:
         """Run the model under a forward context that says how the tokens lie."""
         rest = list(more)
-        mask = self._mask(rest, positions)
+        segments = rest.pop(0) if self.mode is MaskMode.CUSTOM and self.form == "flex" else None
+        mask = self._mask(rest, positions) if segments is None else None
         pages = None
         if self._paged is not None:
             written = rest.pop(0).flatten()
@@ -66,7 +70,7 @@ class WholeModel(nn.Module):
             if read is not None:
                 mask = tokens.visible_cached(positions, read.shape[1])
             pages = Pages(dict(zip(self._paged.layers, rest, strict=True)), written, read)
-        attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask, pages))
+        attention = _SameForEveryLayer(Rows(input_ids.shape[0], mask, segments, pages))
         types = {"token_type_ids": rest.pop(0).flatten()} if self.typed else {}
         ids = input_ids.flatten()
         if self.encoder_only:
@@ -132,7 +136,8 @@ class VllmProgram:
         _check_layers(vllm_config)
         alone = row_modes(encoder_only(vllm_config))
         modes = [MaskMode.CUSTOM, *alone, *([MaskMode.PREFIX] if generates else [])]
-        self.operators = COLLECTIVES if vllm_config.parallel_config.tensor_parallel_size > 1 else ()
+        ranks = vllm_config.parallel_config.tensor_parallel_size
+        self.operators = (*(COLLECTIVES if ranks > 1 else ()), *(FLEX if form == "flex" else ()))
         self._modules = {
             mode: WholeModel(model, vllm_config, mode, self.paged, form).eval() for mode in modes
         }

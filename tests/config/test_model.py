@@ -297,9 +297,9 @@ def test_a_shipped_policy_says_what_it_is_for(name):
             "x.yaml:2: on_miss: 'compil' is not allowed; allowed: 'compile', 'fallback'",
         ),
         (
-            "P\nmask: flex",
+            "P\nmask: sparse",
             ConfigError,
-            "x.yaml:2: mask: 'flex' is not allowed; allowed: 'ids' or 'dense'",
+            "x.yaml:2: mask: 'sparse' is not allowed; allowed: 'ids', 'dense' or 'flex'",
         ),
         (
             "P\ncompile: {nice: 20}",

@@ -36,10 +36,17 @@ def prompts() -> list[list[dict[str, Any]]]:
 
 def leak() -> list[Any]:
     """Let sequences of one row see each other."""
-    from graphcache.vllm import tokens
+    from graphcache.vllm import attention, tokens
 
-    honest = tokens.together
-    return [patch.object(tokens, "together", lambda segments: honest(segments * 0))]
+    honest, attend = tokens.together, attention.flex_attention
+
+    def see_all(query: Any, key: Any, value: Any, segments: Any, *how: Any) -> Any:
+        return attend(query, key, value, segments * 0, *how)
+
+    return [
+        patch.object(tokens, "together", lambda segments: honest(segments * 0)),
+        patch.object(attention, "flex_attention", see_all),
+    ]
 
 
 def drop_causal() -> list[Any]:

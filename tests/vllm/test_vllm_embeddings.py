@@ -12,6 +12,7 @@ from graphcache.vllm.models import write_model
 POLICIES = {
     "static-mask": "policy: static-mask",
     "dense-mask": "policy: static-mask, mask: dense",
+    "flex-mask": "policy: static-mask, mask: flex",
     "static-causal": "policy: static-causal",
     "dynamic-dual": "policy: dynamic-dual",
     "rows-causal": "policy: rows-causal",
@@ -21,6 +22,7 @@ POLICIES = {
 CONTROLS = {
     "leaking mask": ("static-mask", "leak"),
     "leaking mask from the host": ("dense-mask", "leak"),
+    "leaking blocks": ("flex-mask", "leak"),
     "causal term dropped from the mask": ("static-mask", "drop-causal"),
     "causal term dropped without a mask": ("static-causal", "drop-causal"),
     "positions off by one": ("dynamic-dual", "shift-positions"),
@@ -64,7 +66,7 @@ def test_each_policy_ran_the_graphs_it_stands_for(embeddings, case):
     _, stats = embeddings(case)
     ran = graphs_run(stats, POLICIES)
     modes = modes_of(ran)
-    assert modes["static-mask"] == modes["dense-mask"] == {"custom"}
+    assert modes["static-mask"] == modes["dense-mask"] == modes["flex-mask"] == {"custom"}
     assert modes["static-causal"] == {"causal"}
     assert modes["dynamic-dual"] == {"custom", "causal"}
     assert modes["rows-causal"] == {"causal"}

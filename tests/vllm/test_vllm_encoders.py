@@ -19,12 +19,14 @@ POLICIES = {
     "adaptive": "policy: adaptive",
     "rows": "policy: {name: adaptive, options: {layouts: [rows]}}",
     "dense": "policy: static-mask, mask: dense",
+    "flex": "policy: static-mask, mask: flex",
     "stand-ins": "policy: dynamic-dual, budget: {graphs: 1}, on_miss: fallback",
     "one graph": "policy: static-causal, budget: {graphs: 1}",
 }
 CONTROLS = {
     "leaking mask": ("static-mask", "leak"),
     "leaking dense mask": ("dense", "leak"),
+    "leaking blocks": ("flex", "leak"),
     "causal term in a mask": ("static-mask", "add-causal"),
     "causal term in padded and full rows": ("static-causal", "add-causal"),
     "padding attended to": ("static-causal", "see-padding"),
@@ -94,7 +96,7 @@ def test_each_policy_ran_the_graphs_it_stands_for(answers, case):
     _, stats = answers(case)
     ran = graphs_run(stats, POLICIES)
     modes = modes_of(ran)
-    assert modes["static-mask"] == modes["dense"] == {"custom"}
+    assert modes["static-mask"] == modes["dense"] == modes["flex"] == {"custom"}
     assert modes["static-causal"] == {"padded", "bidirectional"}
     assert modes["dynamic-dual"] == {"custom", "padded", "bidirectional"}
     assert modes["rows-causal"] == {"padded", "bidirectional"}

@@ -11,6 +11,7 @@ from graphcache.vllm.models import write_model
 
 POLICIES = {
     "static-mask": "policy: static-mask",
+    "flex": "policy: static-mask, mask: flex",
     "static-causal": "policy: static-causal",
     "dynamic-dual": "policy: dynamic-dual, mask: dense",
     "rows-causal": "policy: rows-causal",

@@ -172,3 +172,49 @@ def test_an_encoder_runs_compiled_graphs_in_its_own_modes(run_batches, tmp_path)
         assert total["hits"] == total["runs"] == stats["engine"]["steps"]
         for key in ("custom/1x64", "padded/1x64", "bidirectional/1x128"):
             assert keys[f"prefill/{key}"]["runs"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["qwen3", "bert"])
+def test_blocks_are_skipped_in_a_graph_that_a_worker_compiled(run_batches, tmp_path, family):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "{policy: static-mask, mask: flex, ladder: {kind: explicit, sizes: [512]}, compile: {workers: 1},"
+        f" backend: inductor, strict: true, frozen_on_miss: raise, store: {{path: {tmp_path / 'store'}}}}}"
+    )
+    model = str(write_model(tmp_path / "model", family=family, heads=2, layers=2, max_tokens=512))
+    job = {"model": model, "dtype": "float32", "runs": [], "max_tokens": 512}
+    stock = run_batches(job)[0]["engine"]
+    for compiles, loads in ((1, 0), (0, 1)):
+        answers, stats = run_batches(job, GRAPHCACHE_PLATFORM="cpu", GRAPHCACHE_POLICY=str(policy))
+        assert np.abs(answers["engine"] - stock).max() <= 1e-4
+        total = stats["engine"]["total"]
+        assert (total["compiles"], total["loads"]) == (compiles, loads)
+        assert total["hits"] == total["runs"] == stats["engine"]["steps"]
+    (library,) = (path for path in (tmp_path / "store").rglob("*") if b"flex_attention" in _bytes(path))
+    assert library.is_file()
+
+
+@pytest.mark.slow
+def test_a_prompt_s_blocks_are_skipped_beside_a_kv_cache(run_generation, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "{policy: static-mask, mask: flex, ladders: {prefill: {kind: explicit, sizes: [512]}, rows: {kind:"
+        " explicit, sizes: [2]}, decode: {kind: explicit, sizes: [512]}}, backend: inductor, strict: true,"
+        " compile: {workers: 2}, store: null}"
+    )
+    limits = {"max_model_len": 512, "max_num_batched_tokens": 512, "max_num_seqs": 2, "block_size": 32}
+    job = {
+        "model": str(write_model(tmp_path / "model", hidden=128, layers=1)),
+        "engine": {**limits, "num_gpu_blocks_override": 64, "kv_cache_memory_bytes": 64 * 2**20},
+        "new_tokens": 16,
+        "runs": [],
+    }
+    stock = run_generation(job)["engine"]
+    ours = run_generation(job, GRAPHCACHE_PLATFORM="cpu", GRAPHCACHE_POLICY=str(policy))["engine"]
+    assert ours["tokens"] == stock["tokens"]
+    assert ours["stats"]["keys"]["prefill/custom/1x512"]["runs"] > 0
+
+
+def _bytes(path):
+    return path.read_bytes() if path.is_file() else b""
