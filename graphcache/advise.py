@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -12,6 +13,7 @@ import numpy as np
 import yaml
 
 from graphcache.costs import Costs
+from graphcache.errors import BudgetError
 from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
 from graphcache.learned_ladder import Histogram, learn_ladder
@@ -101,9 +103,9 @@ class Advice:
         """Return the trials of one budget, the cheapest first."""
         return [trial for trial in self.trials if trial.run.budget == budget]
 
-    def of(self, policy: str) -> Trial:
-        """Return a policy's cheapest trial at the budget that is advised."""
-        return next(trial for trial in self.at(self.budget) if trial.choice.policy == policy)
+    def of(self, policy: str) -> Trial | None:
+        """Return a policy's cheapest trial at the budget that is advised; None if it does not fit."""
+        return next((trial for trial in self.at(self.budget) if trial.choice.policy == policy), None)
 
     def text(self) -> str:
         """Say in plain words what to choose, and why."""
@@ -143,18 +145,27 @@ class Advice:
 
     def _budget(self) -> Iterator[str]:
         if len(self.budgets) > 1:
-            told = (f"{format_budget(b)}: {self.at(b)[0].run.cost_seconds:.0f} s" for b in self.budgets)
+            told = (f"{format_budget(budget)}: {self._least(budget)}" for budget in self.budgets)
             yield f"The best choice costs, by budget, {', '.join(told)}."
-        dual = self.of("dynamic-dual")
-        over = dual.run.cost_seconds / self.best.run.cost_seconds - 1
-        yield (
-            f"dynamic-dual costs {dual.run.cost_seconds:.0f} s at this budget, {over:.0%} more than the best,"
-            f" with {dual.run.counters.compiles} compiles."
-        )
+        yield self._dual()
         if self.one_more is not None:
             gain = self.best.run.cost_seconds - self.one_more.run.cost_seconds
             verb = f"save {gain:.0f} s" if gain > 0 else "save nothing"
             yield f"One more graph would {verb} ({gain / self.best.run.cost_seconds:.1%})."
+
+    def _least(self, budget: Budget) -> str:
+        trials = self.at(budget)
+        return f"{trials[0].run.cost_seconds:.0f} s" if trials else "nothing fits"
+
+    def _dual(self) -> str:
+        dual = self.of("dynamic-dual")
+        if dual is None:
+            return "dynamic-dual does not fit this budget."
+        over = dual.run.cost_seconds / self.best.run.cost_seconds - 1
+        return (
+            f"dynamic-dual costs {dual.run.cost_seconds:.0f} s at this budget, {over:.0%} more than the best,"
+            f" with {dual.run.counters.compiles} compiles."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures as plain JSON values."""
@@ -210,21 +221,26 @@ def advise(
 ) -> Advice:
     """Try every policy, eviction and ladder on a trace at every budget.
 
-    Beside the given ladder a learned one of as many sizes is tried, learned from the trace's first half.
+    Beside the given ladder a learned one of as many sizes is tried, learned from the trace's first half.  A
+    choice that comes to a batch whose graphs a budget can't hold is no trial.
 
     Raises:
-        ConfigError: no steps, one longer than the ladder, or a budget of bytes where costs know of none.
-        BudgetError: a graph that is needed does not fit.
+        ConfigError: no steps, one longer than the ladder, or a budget of bytes that `check_bytes` refuses.
+        BudgetError: no choice fits any budget.
     """
     ladders = {"given": ladder, "learned": _learned(steps, ladder, costs, multiple)}
     scenarios = {name: Scenario(steps, sizes, costs) for name, sizes in ladders.items()}
-    check_bytes(scenarios["given"], budgets)
+    for scenario in scenarios.values():
+        check_bytes(scenario, budgets)
     choices = [(choice, budget) for budget in budgets for name in ladders for choice in _choices(name)]
     trials: list[Trial] = []
     optima: dict[tuple[str, Budget], Bound] = {}
     for index, (choice, budget) in enumerate(choices):
         progress(f"{choice} at {format_budget(budget)}", index, len(choices) + 1)
-        trials.append(_try(scenarios[choice.ladder], choice, budget, optima))
+        with suppress(BudgetError):
+            trials.append(_try(scenarios[choice.ladder], choice, budget, optima))
+    if not trials:
+        raise BudgetError(f"no policy fits {' or '.join(map(format_budget, budgets))} on this trace")
     trials.sort(key=lambda trial: trial.run.cost_seconds)
     more, best = None, _advised(budgets, trials)
     if best.run.budget.graphs is not None:

@@ -8,7 +8,9 @@ import pytest
 
 from graphcache.advise import advise, plot
 from graphcache.config.build import check_config
+from graphcache.costs import PaddedWork
 from graphcache.errors import ConfigError
+from graphcache.key import MaskMode
 from graphcache.names import EVICTIONS, POLICIES
 from graphcache.policy.protocol import Budget
 from graphcache.simulate import Limits, load_costs, load_requests, load_steps, parse_ladder
@@ -103,3 +105,32 @@ def test_it_is_drawn(advice, tmp_path):
     assert "packed optimum" in (tmp_path / "advice.svg").read_text()
     with pytest.raises(ConfigError, match="can't be written"):
         plot(advice, tmp_path / "advice.unknown")
+
+
+class LargeCausal(PaddedWork):
+    """Causal graphs of 3 bytes, all others of 1."""
+
+    def nbytes(self, key):
+        return 3 if key.mode is MaskMode.CAUSAL else 1
+
+
+def test_what_does_not_fit_is_no_choice():
+    steps = load_steps(load_requests("azure-conv", limit=100), LADDER, COSTS, limits=Limits(8, 16384))
+    small, large = Budget(bytes=2), Budget(bytes=9)
+    advice = advise(steps, LADDER, LargeCausal(), [small, large])
+    tried = {budget: {t.choice.policy for t in advice.at(budget)} for budget in advice.budgets}
+    assert tried == {small: {"static-mask", "adaptive"}, large: set(POLICIES)}
+    assert advice.of("static-mask").run.budget == advice.budget
+
+
+def test_one_that_fits_nowhere_is_told_so():
+    steps = load_steps(load_requests("azure-conv", limit=100), LADDER, COSTS, limits=Limits(8, 16384))
+    advice = advise(steps, LADDER, LargeCausal(), [Budget(bytes=2)])
+    assert advice.of("dynamic-dual") is None
+    assert "dynamic-dual does not fit this budget." in advice.text()
+
+
+def test_a_size_that_no_policy_can_keep_to_is_refused():
+    steps = load_steps(load_requests("azure-conv", limit=20), LADDER, COSTS, limits=Limits(8, 16384))
+    with pytest.raises(ConfigError, match="budget: '1B' is not allowed; allowed: at least 2B"):
+        advise(steps, LADDER, PaddedWork(nbytes=2), [Budget(bytes=1)])

@@ -1,11 +1,13 @@
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphcache.costs import CostTable, PaddedWork
 from graphcache.errors import ConfigError, UnknownNameError
-from graphcache.key import GraphKey
+from graphcache.key import GraphKey, MaskMode
 from graphcache.ladder import Ladder
 from graphcache.names import POLICIES
 from graphcache.policy.protocol import Budget
@@ -232,3 +234,51 @@ def test_a_file_that_is_called_as_a_policy_is_told_by_its_path(tmp_path):
     path.write_text("policy: static-causal")
     report = simulate(scenario(requests=20), [Candidate("static-mask"), Candidate(str(path))], [Budget(2)])
     assert [run.policy for run in report.runs] == ["static-mask", str(path)]
+
+
+class LargeCausal(PaddedWork):
+    """Causal graphs of 3 bytes, all others of 1."""
+
+    def nbytes(self, key):
+        return 3 if key.mode is MaskMode.CAUSAL else 1
+
+
+def test_a_policy_that_does_not_fit_is_told_and_the_others_are_compared():
+    steps = scenario().steps
+    tried = candidates(["static-causal", "static-mask"])
+    report = simulate(Scenario(steps, LADDER, LargeCausal()), tried, [Budget(4, 2), Budget(4, 6)])
+    assert [(run.policy, run.budget.bytes) for run in report.runs] == [
+        ("static-mask", 2),
+        ("static-causal", 6),
+        ("static-mask", 6),
+    ]
+    ((policy, budget, reason),) = report.unfit
+    assert (policy, budget) == ("static-causal", Budget(4, 2))
+    assert "3" in reason
+    assert json.loads(json.dumps(report.to_json()))["unfit"] == [
+        {"policy": "static-causal", "budget": {"graphs": 4, "bytes": 2}, "reason": reason}
+    ]
+
+
+def test_a_size_that_no_policy_can_keep_to_is_refused():
+    large = CostTable({}, nominal=PaddedWork(nbytes=2048))
+    with pytest.raises(ConfigError, match=r"budget: '1.0KiB' is not allowed; allowed: at least 2048B, for a"):
+        simulate(Scenario(scenario().steps, LADDER, large), PACKING, [Budget(bytes=1024)])
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (("a/mine.yaml", "b/mine.yaml"), ("a/mine.yaml", "b/mine.yaml")),
+        (("a/mine.yaml", "b/yours.yaml"), ("mine", "yours")),
+        (("a/static-mask.yaml", "static-mask"), ("a/static-mask.yaml", "static-mask")),
+    ],
+)
+def test_policies_are_told_apart_by_name(tmp_path, monkeypatch, given, told):
+    monkeypatch.chdir(tmp_path)
+    for path in map(Path, given):
+        path.parent.mkdir(exist_ok=True)
+        if path.suffix:
+            path.write_text("policy: static-mask")
+    report = simulate(scenario(requests=20), candidates(given), [Budget(2)])
+    assert tuple(run.policy for run in report.runs) == told

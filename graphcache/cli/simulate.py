@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 COSTS = ("#cost s", "#regret", "#run s", "#mask s", "#padding s", "#stall s", "#compiles")
 COUNTS = ("#hits", "#fallbacks", "#resident", "#p50 s", "#p99 s", "#max s")
+UNFIT = "does not fit"
 
 TraceName: TypeAlias = Annotated[
     str,
@@ -147,12 +148,15 @@ def _print(report: Report) -> None:
     for budget, solution in report.optima.items():
         runs = sorted((run for run in report.runs if run.budget == budget), key=lambda run: run.cost_seconds)
         rows = [(run.policy, *_cells(run, f"{report.regret(run):+.1%}")) for run in runs]
+        rows += [_unfit(each.policy) for each in report.unfit if each.budget == budget]
         rows.append(("unbounded", *_cells(report.unbounded, "")))
         rows += _floors(report.floor(solution))
         print()
         print_table(f"Budget {format_budget(budget)}", ["policy", *COSTS, *COUNTS], rows)
     if len(report.optima) > 1:
         _print_regrets(report)
+    for each in report.unfit:
+        print(f"{each.policy} does not fit {format_budget(each.budget)}: {each.reason}")
     for name in dict.fromkeys(run.policy for run in report.runs if run.splits):
         print(f"{name} splits batches, which the optimum can't: it may cost less.")
 
@@ -180,12 +184,16 @@ def _floors(told: dict[str, Any]) -> list[tuple[str, ...]]:
     return [bound] if told["charged_seconds"] else [("best found", *found), bound]
 
 
+def _unfit(policy: str) -> tuple[str, ...]:
+    return (policy, UNFIT, *[""] * (len(COSTS) + len(COUNTS) - 1))
+
+
 def _print_regrets(report: Report) -> None:
     from graphcache.simulate import format_budget
 
-    by_policy: dict[str, list[str]] = {}
-    for run in report.runs:
-        by_policy.setdefault(run.policy, []).append(f"{report.regret(run):+.1%}")
+    regrets = {(run.policy, run.budget): f"{report.regret(run):+.1%}" for run in report.runs}
+    policies = dict.fromkeys([*(policy for policy, _ in regrets), *(each.policy for each in report.unfit)])
     columns = ["policy", *(f"#{format_budget(budget)}" for budget in report.optima)]
+    rows = [(name, *(regrets.get((name, budget), UNFIT) for budget in report.optima)) for name in policies]
     print()
-    print_table("Regret by budget", columns, [(name, *cells) for name, cells in by_policy.items()])
+    print_table("Regret by budget", columns, rows)

@@ -9,15 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from graphcache.config import load_config
 from graphcache.config.build import build_policy
-from graphcache.errors import ConfigError
+from graphcache.errors import BudgetError, ConfigError
 from graphcache.miss import OnMiss
 from graphcache.names import EVICTIONS, POLICIES
 from graphcache.optimum import bound
 from graphcache.policy.protocol import Budget, Policy
 from graphcache.simulate.options import format_budget
-from graphcache.simulate.report import Report
+from graphcache.simulate.report import Report, Unfit
 from graphcache.simulate.run import Run, drive
 from graphcache.simulate.scenario import Scenario
 
@@ -41,6 +43,11 @@ class Candidate:
     def is_file(self) -> bool:
         """Whether ``policy`` is the path of a configuration."""
         return Path(self.policy).suffix in (".yaml", ".yml")
+
+    @property
+    def short_name(self) -> str:
+        """The policy's name, or its file's without folder and suffix."""
+        return Path(self.policy).stem if self.is_file else self.policy
 
     @property
     def takes_eviction(self) -> bool:
@@ -129,42 +136,58 @@ def simulate(
     as a server does that is started again: it knows the traffic, and has no graph.
 
     Raises:
-        ConfigError: a policy that can't serve a batch, or a budget of bytes where costs know of none.
-        BudgetError: a graph that is needed does not fit.
+        ConfigError: a policy that can't serve a batch, or a budget of bytes that `check_bytes` refuses.
     """
     check_bytes(scenario, budgets)
-    runs = []
+    runs, unfit = [], []
     for budget in budgets:
         for candidate, label in _labelled(candidates):
             told = partial(progress, f"{label} at {format_budget(budget)}")
-            saved = candidate.run(history, budget, label, told).saved_state if history else None
-            runs.append(candidate.run(scenario, budget, label, told, saved))
+            try:
+                saved = candidate.run(history, budget, label, told).saved_state if history else None
+                runs.append(candidate.run(scenario, budget, label, told, saved))
+            except BudgetError as error:
+                unfit.append(Unfit(label, budget, str(error)))
     told = partial(progress, "unbounded")
     unbounded = Candidate("dynamic-dual").run(scenario, Budget(), "unbounded", told)
     optima = {}
     for index, budget in enumerate(budgets):
         progress(f"optimum at {format_budget(budget)}", index, len(budgets))
         optima[budget] = bound(scenario.problem(budget))
-    return Report(scenario, unbounded, runs, optima)
+    return Report(scenario, unbounded, runs, optima, unfit)
 
 
 def check_bytes(scenario: Scenario, budgets: Sequence[Budget]) -> None:
-    """Refuse budgets of bytes where no graph is known to hold any.
+    """Refuse budgets of bytes where no graph is known to hold any, or that have no room for a needed one.
 
     Raises:
-        ConfigError: the profile says of no graph how many bytes it holds.
+        ConfigError: the profile says of no graph how many bytes it holds, or a packed batch is served by
+            larger graphs only.
     """
+    problem = scenario.problem(Budget())
+    serving = np.isfinite(problem.run_seconds[np.unique(problem.batches)])
+    least = int(np.where(serving, problem.nbytes, problem.nbytes.max()).min(axis=1).max())
     for budget in budgets:
-        if budget.bytes is not None and not scenario.problem(Budget()).nbytes.any():
+        if budget.bytes is None:
+            continue
+        if not problem.nbytes.any():
             allowed = "graphs only, for the profile says of no graph how many bytes it holds"
+            raise ConfigError.of("budget", format_budget(budget), allowed)
+        if budget.bytes < least:
+            allowed = f"at least {least}B, for a batch of this trace needs a graph of that size"
             raise ConfigError.of("budget", format_budget(budget), allowed)
 
 
 def _labelled(candidates: Sequence[Candidate]) -> Iterator[tuple[Candidate, str]]:
-    """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart."""
+    """Name each candidate by its policy, and by its eviction too where that is needed to tell them apart.
+
+    A file goes by its name without folder and suffix where no other policy is called that.
+    """
     policies = [candidate.policy for candidate in candidates]
+    short = {candidate.policy: candidate.short_name for candidate in candidates}
     for candidate in candidates:
-        stem = Path(candidate.policy).stem
-        name = stem if candidate.is_file and stem not in policies else candidate.policy
+        name = candidate.short_name
+        if list(short.values()).count(name) > 1:
+            name = candidate.policy
         alone = policies.count(candidate.policy) == 1
         yield candidate, name if alone else f"{name}+{candidate.eviction}"

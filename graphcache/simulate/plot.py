@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def _lines(axes: Any, report: Report) -> None:
     labels = [format_budget(budget) for budget in budgets]
     for policy in dict.fromkeys(run.policy for run in report.runs):
         costs = {run.budget: run.cost_seconds for run in report.runs if run.policy == policy}
-        axes.plot(labels, [costs[budget] for budget in budgets], marker="o", label=policy)
+        axes.plot(labels, [costs.get(budget, nan) for budget in budgets], marker="o", label=policy)
     optimum = [report.optima[budget].cost.seconds for budget in budgets]
     axes.plot(labels, optimum, color="black", linestyle="--", label=_floor_name(report))
     axes.axhline(report.unbounded.cost_seconds, color="grey", linestyle=":", label="unbounded")

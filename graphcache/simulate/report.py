@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from graphcache.optimum import Bound
 from graphcache.policy.protocol import Budget
 from graphcache.simulate.run import Run
 from graphcache.simulate.scenario import Scenario
+
+
+class Unfit(NamedTuple):
+    """A policy that has no run at a budget: it came to a batch whose graphs the budget can't hold."""
+
+    policy: str
+    budget: Budget
+    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +36,7 @@ class Report:
     unbounded: Run
     runs: Sequence[Run]
     optima: Mapping[Budget, Bound]
+    unfit: Sequence[Unfit] = ()
 
     def regret(self, run: Run) -> float:
         """Return how much a run cost over the optimum, as a share of it; over the best known, if inexact."""
@@ -44,6 +53,7 @@ class Report:
                 for budget, solution in self.optima.items()
             ],
             "runs": [{**figures(run), "regret": self.regret(run)} for run in self.runs],
+            "unfit": [{**each._asdict(), "budget": each.budget._asdict()} for each in self.unfit],
         }
 
     def floor(self, solution: Bound) -> dict[str, Any]:
