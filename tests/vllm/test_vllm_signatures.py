@@ -31,7 +31,7 @@ OVERRIDES = {
 }
 NEW = {
     "GraphCacheWorker": {"graphcache_stats"},
-    "GraphCacheModelRunner": {"_batch", "load_model_only", "warm"},
+    "GraphCacheModelRunner": {"_waves", "load_model_only", "warm"},
 }
 
 
