@@ -40,7 +40,10 @@ def commands(app: typer.Typer) -> None:
 def run(
     policy: Annotated[
         list[str] | None,
-        typer.Option(help="A shipped policy's name or a YAML file; may be given several times. All three."),
+        typer.Option(
+            help="A shipped policy's name or a YAML file; may be given several times."
+            f" Without it: {', '.join(POLICIES)}."
+        ),
     ] = None,
     model: Annotated[
         Path | None,

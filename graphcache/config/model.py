@@ -26,6 +26,7 @@ from graphcache.config.sections import (
 )
 from graphcache.errors import ConfigError, UnknownNameError
 from graphcache.ladder import Ladder
+from graphcache.names import BACKENDS, EVICTIONS, POLICIES, NameTable
 from graphcache.policy.protocol import Budget, Ladders
 
 OnMissName: TypeAlias = Literal["compile", "fallback", "log", "raise"]
@@ -41,10 +42,15 @@ WORKER_BYTES = 3 << 29
 """What a compile worker takes with the C++ compiler that it starts, where it has no limit: 1.5 GiB."""
 
 
+def _shipped(names: NameTable) -> str:
+    """List what a field can name, besides what is imported."""
+    return f"{', '.join(names.targets)}, or one of your own"
+
+
 class Config(Section):
     """Everything that can be configured; the fields are those of the YAML file."""
 
-    policy: PolicyName = Field(description="Which graphs a batch runs.")
+    policy: PolicyName = Field(description=f"Which graphs a batch runs: {_shipped(POLICIES)}.")
     ladder: AnyLadder | None = Field(
         default=None, description="Sizes in tokens that graphs are compiled for."
     )
@@ -55,7 +61,7 @@ class Config(Section):
         default=BudgetSection(), alias="budget", description="How much may be resident."
     )
     eviction: EvictionName = Field(
-        default=Named(name="lru"), description="Which resident graph leaves first."
+        default=Named(name="lru"), description=f"Which resident graph leaves first: {_shipped(EVICTIONS)}."
     )
     on_miss: OnMissName = Field(
         default="compile", description="What a step does whose graph is not resident."
@@ -68,7 +74,7 @@ class Config(Section):
         default=StoreSection(), description="Artifacts on disk; null keeps none."
     )
     backend: BackendName = Field(
-        default=Named(name="inductor"), description="What compiles and loads graphs."
+        default=Named(name="inductor"), description=f"What compiles and loads graphs: {_shipped(BACKENDS)}."
     )
     mask: MaskForm = Field(
         default="ids",
